@@ -1,0 +1,253 @@
+r"""The contract of a measurement operator :math:`A`, and what follows from it.
+
+A subclass states how to apply A to images (B, C, \*spatial) and which image shape belongs to a
+measurement. The adjoint, the Jacobian products, the pseudo-inverse and the norm follow by automatic
+differentiation and conjugate gradients; a subclass overrides them where it knows better.
+
+Operators are immutable: A(x) == A(x), always. Randomness lives in the families of
+:mod:`lavps.operators.families`, which return operators.
+
+Parameters may be batched: a mask, kernel or scale per item. Rows of x then meet rows of the
+parameter; a parameter with one row serves every row of x.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CallableOperator", "Operator", "as_operator"]
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..random import NoiseStreams, Purpose
+from .conjugate import conjugate_gradient, inner
+
+
+class Operator(ABC):
+    """A measurement operator A: images (B, C, *spatial) to measurements (B, *measurement)."""
+
+    linear: ClassVar[bool] = True
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """A(x), one measurement per row; differentiable in x."""
+
+    @abstractmethod
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """The image shape (C, *spatial) that gives measurements of this shape (both without batch)."""
+
+    def observed(self, y: Tensor) -> Tensor | None:
+        """Which entries of y carry information: 1 or 0, broadcastable to y; None when all do."""
+        return None
+
+    def select(self, rows: Tensor) -> Operator:
+        """The operator whose row i has the parameters of row ``rows[i]``; itself where none are batched."""
+        return self
+
+    def to(self, *args: torch.device | str | torch.dtype) -> Operator:
+        """The operator with its tensors on another device or in another dtype."""
+        return self
+
+    @property
+    def batch(self) -> int:
+        """Rows of the parameters: 1 when shared by all items."""
+        return 1
+
+    # -- what follows from the above ------------------------------------------------------------------
+
+    def vjp(self, x: Tensor, v: Tensor) -> Tensor:
+        """J^T v with J the Jacobian of A at x; complex measurements: J^H v."""
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                "the gradient of an operator needs torch.no_grad(), not torch.inference_mode()"
+            )
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = self(x)
+            if not y.requires_grad:
+                raise TypeError(
+                    f"{self!r} is not differentiable by torch (its output is cut off from its input). "
+                    "Write it with torch operations, or give `adjoint=` / wrap it in a "
+                    "torch.autograd.Function; samplers with likelihood guidance need the gradient."
+                )
+            (gradient,) = torch.autograd.grad(y, x, v.to(y.dtype))
+        return gradient
+
+    def jvp(self, x: Tensor, u: Tensor) -> Tensor:
+        """J u with J the Jacobian of A at x (for a linear operator A u)."""
+        if self.linear:
+            return self(u)
+        # Differentiating the vjp in its cotangent needs reverse mode only, which every operator has.
+        return torch.autograd.functional.jvp(self.__call__, x, u)[1].detach()  # type: ignore[no-any-return,no-untyped-call]
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """A^T y (A^H y for complex measurements); linear operators only."""
+        self._require_linear("an adjoint")
+
+        def transpose(v: Tensor) -> Tensor:
+            like = v.real if v.is_complex() else v
+            return self.vjp(like.new_zeros(v.shape[0], *self.input_shape(v.shape[1:])), v)
+
+        return _linear_map(y, transpose, self.__call__)
+
+    def pseudo_inverse(
+        self, y: Tensor, damping: float = 0.0, iterations: int = 100, tolerance: float = 1e-6
+    ) -> Tensor:
+        """(A^T A + damping I)^+ A^T y, the least-squares solution of least norm; linear operators only.
+
+        By conjugate gradients from zero, per sample. ``damping`` tames the noise of an ill-conditioned A.
+        Differentiable in y: its own transpose is A (A^T A + damping I)^+, one more solve and no graph of
+        the iterations.
+        """
+        self._require_linear("a pseudo-inverse")
+
+        def solve(b: Tensor) -> Tensor:
+            return conjugate_gradient(lambda x: self.adjoint(self(x)) + damping * x, b, iterations, tolerance)
+
+        return _linear_map(y, lambda v: solve(self.adjoint(v)), lambda u: self(solve(u)))
+
+    def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
+        """Largest singular value of the Jacobian at x, per row, shape (B,), by power iteration."""
+        # One start vector for all rows and all runs: the estimate of a row depends on that row alone.
+        start = NoiseStreams((0,), (0,), (0,)).normal(Purpose.PROBE, x.shape[1:], x)
+        u = start.expand_as(x).clone()
+        size = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
+        for _ in range(iterations):
+            u = u / inner(u, u).sqrt().clamp(min=torch.finfo(x.dtype).tiny).reshape(-1, *[1] * (x.ndim - 1))
+            forward = self.jvp(x, u)
+            size = inner(forward, forward).sqrt()
+            u = self.vjp(x, forward)
+        return size
+
+    def repeat(self, times: int) -> Operator:
+        """Each row's parameters ``times`` in a row: the operator of a batch with repeated items."""
+        if times == 1 or self.batch == 1:
+            return self
+        return self.select(torch.arange(self.batch).repeat_interleave(times))
+
+    def apply_features(self, x: Tensor) -> Tensor:
+        """A on every slice of an extra feature axis: (B, F, C, *spatial) to (B, F, *measurement)."""
+        y = self.repeat(x.shape[1])(x.flatten(0, 1))
+        return y.reshape(*x.shape[:2], *y.shape[1:])
+
+    def pseudo_inverse_features(self, y: Tensor, damping: float = 0.0) -> Tensor:
+        """A^+ on every slice of an extra feature axis: (B, F, *measurement) to (B, F, C, *spatial)."""
+        x = self.repeat(y.shape[1]).pseudo_inverse(y.flatten(0, 1), damping)
+        return x.reshape(*y.shape[:2], *x.shape[1:])
+
+    def matrix(self, image_shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
+        """A as a dense matrix (measurement size, image size); for small exact problems, one row of A."""
+        self._require_linear("a matrix")
+        if self.batch > 1:
+            raise ValueError(f"{self!r} has {self.batch} rows: take one with select(torch.tensor([i])) first")
+        size = math.prod(image_shape)
+        columns = self(torch.eye(size, dtype=dtype).reshape(size, *image_shape))
+        return columns.flatten(1).T
+
+    def _require_linear(self, what: str) -> None:
+        if not self.linear:
+            raise TypeError(f"{self!r} is not linear and has no such thing as {what}")
+
+    def _require_rows(self, x: Tensor) -> None:
+        # Without this a batch of one would silently broadcast to as many rows as there are parameters.
+        if self.batch not in (1, x.shape[0]):
+            raise ValueError(
+                f"{self!r} has parameters for {self.batch} items and met a batch of {x.shape[0]}: "
+                "pick its rows with select(rows), or repeat(times) for several samples an item"
+            )
+
+
+class CallableOperator(Operator):
+    """Any torch function as an operator: adjoint by VJP, pseudo-inverse by conjugate gradients.
+
+    Args:
+        function: maps (B, C, *spatial) to (B, *measurement), row by row.
+        in_shape: the image shape (C, *spatial); a measurement alone does not tell it.
+        linear: whether the function is linear; `lavps.operators.check` tells.
+        adjoint: A^T, where it is known (and then used for the vjp of a linear function too, so the
+            function itself need not be differentiable by torch).
+    """
+
+    linear: bool  # type: ignore[misc]
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        in_shape: Sequence[int],
+        linear: bool = True,
+        adjoint: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        if adjoint is not None and not linear:
+            raise ValueError("only a linear function has an adjoint; drop adjoint= or set linear=True")
+        self.function = function
+        self.in_shape = tuple(in_shape)
+        self.linear = linear
+        self._adjoint = adjoint
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The function itself, with the given adjoint as its derivative where there is one."""
+        if self._adjoint is None:
+            return self.function(x)
+        return _linear_map(x, self.function, self._adjoint)
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """The stated ``in_shape``."""
+        return self.in_shape
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """The given adjoint, or A^T y by VJP."""
+        return super().adjoint(y) if self._adjoint is None else _linear_map(y, self._adjoint, self.function)
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__qualname__", type(self.function).__name__)
+        return f"CallableOperator({name}, in_shape={self.in_shape}, linear={self.linear})"
+
+
+class _LinearMap(torch.autograd.Function):
+    """A linear map and its adjoint as one function, differentiable as often as one likes."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        x: Tensor,
+        function: Callable[[Tensor], Tensor],
+        adjoint: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        ctx.maps = function, adjoint  # type: ignore[attr-defined]
+        return function(x)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, v: Tensor) -> tuple[Tensor, None, None]:
+        function, adjoint = ctx.maps  # type: ignore[attr-defined]
+        return _linear_map(v, adjoint, function), None, None
+
+
+def _linear_map(
+    x: Tensor, function: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
+) -> Tensor:
+    result: Tensor = _LinearMap.apply(x, function, adjoint)  # type: ignore[no-untyped-call]
+    return result
+
+
+def as_operator(
+    operator: Operator | Callable[[Tensor], Tensor], in_shape: Sequence[int] | None = None
+) -> Operator:
+    """An operator from an operator or a plain function.
+
+    A plain function is taken as nonlinear, which is always safe for guidance; wrap it in
+    :class:`CallableOperator` to state that it is linear.
+    """
+    if isinstance(operator, Operator):
+        return operator
+    if not callable(operator):
+        raise TypeError(f"an operator must be an Operator or a callable, got {type(operator).__name__}")
+    if in_shape is None:
+        raise ValueError(
+            "a plain function does not tell the shape of its images: pass in_shape=(C, *spatial), "
+            "or wrap it: CallableOperator(function, in_shape=(3, 64, 64), linear=True)"
+        )
+    return CallableOperator(operator, in_shape, linear=False)

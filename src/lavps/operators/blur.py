@@ -1,0 +1,219 @@
+r"""Blur: convolution of every channel with one kernel, the image of a point.
+
+.. math:: y_n = \sum_j k_j\, x_{n + c - j}, \qquad c = \lfloor \text{size} / 2 \rfloor,
+
+with :math:`x` continued beyond its border periodically or by reflection (the border pixel not repeated).
+The image keeps its size and its place: a kernel with its mass at index :math:`c` moves nothing.
+
+On a periodic grid the discrete Fourier transform diagonalises the convolution,
+:math:`A = F^{-1} \mathrm{diag}(\hat k) F`, so the adjoint, the pseudo-inverse and the norm are exact.
+Reflection pads, convolves on the larger periodic grid and crops, :math:`A = C K P`; its adjoint is
+:math:`P^T K^T C^T`, and its pseudo-inverse follows by conjugate gradients. The transform costs the same for
+every kernel size.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Blur", "gaussian_kernel"]
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .base import Operator
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Blur(Operator):
+    """Convolution with a kernel shared by the channels; image and measurement have the same shape.
+
+    Without damping, the pseudo-inverse of a blur that suppresses a frequency to 1e-4 amplifies its noise by
+    1e4: on measured data pass ``damping`` near the noise variance.
+
+    Args:
+        kernel: (*k), one axis per spatial axis of the images, any sizes, odd or even.
+        padding: how the image continues beyond its border.
+        batched: the first axis of the kernel counts items: (B, *k), one kernel per row.
+    """
+
+    kernel: Tensor
+    padding: Literal["reflect", "circular"] = "reflect"
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        kernel = torch.as_tensor(self.kernel).detach()
+        if self.padding not in ("reflect", "circular"):
+            raise ValueError(f'padding must be "reflect" or "circular", got {self.padding!r}')
+        if not kernel.is_floating_point() or kernel.ndim <= self.batched or kernel.numel() == 0:
+            raise ValueError(
+                f"a kernel is a real tensor (*k), got {kernel.dtype} of shape {tuple(kernel.shape)}"
+            )
+        # A copy: the operator stays what it is when the caller's tensor changes.
+        object.__setattr__(self, "kernel", kernel.clone())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The blurred images, shape (B, C, *spatial)."""
+        self._require_fit(x)
+        work = _at_least_single(x)
+        if self.padding == "circular":
+            return self._convolve(work).to(x.dtype)
+        for axis, (left, right) in self._margins():
+            work = _reflect(work, axis, left, right)
+        blurred = self._convolve(work)
+        for axis, (left, _) in self._margins():
+            blurred = blurred.narrow(axis, left, x.shape[axis])
+        return blurred.to(x.dtype)
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """The measurement's own shape."""
+        return tuple(measurement_shape)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """A^T y, exact: correlate with the kernel, fold what fell beyond the border back inside."""
+        self._require_fit(y)
+        work = _at_least_single(y)
+        if self.padding == "circular":
+            return self._convolve(work, transpose=True).to(y.dtype)
+        margins = [pair for _, pair in self._margins()]
+        work = torch.nn.functional.pad(work, [m for pair in margins[::-1] for m in pair])
+        spread = self._convolve(work, transpose=True)
+        for axis, (left, right) in self._margins():
+            spread = _reflect_transpose(spread, axis, left, right)
+        return spread.to(y.dtype)
+
+    def pseudo_inverse(
+        self, y: Tensor, damping: float = 0.0, iterations: int = 100, tolerance: float = 1e-6
+    ) -> Tensor:
+        """(A^T A + damping I)^+ A^T y: exact on a periodic grid, by conjugate gradients with reflection.
+
+        On a periodic grid without damping, frequencies that pass with less than machine epsilon times the
+        image's side (relative to the best-passing one) count as lost and come back as 0.
+        """
+        self._require_fit(y)
+        work = _at_least_single(y)
+        if self.padding == "reflect":
+            return super().pseudo_inverse(work, damping, iterations, tolerance).to(y.dtype)
+        spatial = work.shape[2:]
+        transfer = self._transfer(spatial, work)
+        power = transfer.abs().square()
+        largest = power.flatten(1).amax(1).reshape(-1, *[1] * (power.ndim - 1))
+        rcond = torch.finfo(work.dtype).eps * max(spatial)
+        passed = (power > rcond**2 * largest) | (damping > 0)
+        inverse = torch.where(passed, transfer.conj() / torch.where(passed, power + damping, 1.0), 0.0)
+        return _filter(work, inverse).to(y.dtype)
+
+    def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
+        """Largest singular value per row, shape (B,): exact on a periodic grid, else by power iteration."""
+        if self.padding == "reflect":
+            return super().norm(x, iterations)
+        self._require_fit(x)
+        largest = self._transfer(x.shape[2:], _at_least_single(x)).abs().flatten(1).amax(1)
+        return largest.expand(x.shape[0]).to(x.dtype)
+
+    def select(self, rows: Tensor) -> Operator:
+        """The kernels of these rows."""
+        if self.batch == 1:
+            return self
+        return Blur(self.kernel[rows.to(self.kernel.device)], self.padding, batched=True)
+
+    def to(self, *args: torch.device | str | torch.dtype) -> Operator:
+        """The operator with its kernel on another device or in another dtype."""
+        kernel = self.kernel
+        for target in args:
+            kernel = kernel.to(target)
+        return Blur(kernel, self.padding, self.batched)
+
+    @property
+    def batch(self) -> int:
+        """Number of kernels: 1 when shared by all items."""
+        return self.kernel.shape[0] if self.batched else 1
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """The kernel's sizes along the spatial axes."""
+        return tuple(self.kernel.shape[int(self.batched) :])
+
+    def _convolve(self, x: Tensor, transpose: bool = False) -> Tensor:
+        transfer = self._transfer(x.shape[2:], x)
+        return _filter(x, transfer.conj() if transpose else transfer)
+
+    def _transfer(self, spatial: Sequence[int], like: Tensor) -> Tensor:
+        """The kernel's transform on a periodic grid, its origin at index 0; (B or 1, 1, *frequencies)."""
+        kernel = self.kernel.to(like).reshape(self.batch, 1, *self.size)
+        margin = [m for n, k in zip(spatial, self.size, strict=True) for m in (n - k, 0)]
+        axes = tuple(range(2, like.ndim))
+        placed = torch.nn.functional.pad(kernel, margin[::-1]).roll([-(k // 2) for k in self.size], axes)
+        transfer: Tensor = torch.fft.rfftn(placed, dim=axes)
+        return transfer
+
+    def _margins(self) -> list[tuple[int, tuple[int, int]]]:
+        """For every spatial axis, the pixels needed before and after the image."""
+        return [(axis, (k - 1 - k // 2, k // 2)) for axis, k in enumerate(self.size, start=2)]
+
+    def _require_fit(self, x: Tensor) -> None:
+        self._require_rows(x)
+        if x.ndim - 2 != len(self.size):
+            raise ValueError(
+                f"{self!r} blurs {len(self.size)} spatial axes, the images have {x.ndim - 2} "
+                f"(shape {tuple(x.shape)}); for one kernel per item, (B, *k), pass batched=True"
+            )
+        reach = self.size if self.padding == "circular" else [k // 2 + 1 for k in self.size]
+        if any(r > n for r, n in zip(reach, x.shape[2:], strict=True)):
+            limit = "as large as the kernel" if self.padding == "circular" else "larger than half the kernel"
+            raise ValueError(
+                f"{self!r} needs images at least {limit} for {self.padding} padding, "
+                f"got {tuple(x.shape[2:])}: take a smaller kernel"
+            )
+
+    def __repr__(self) -> str:
+        shape = tuple(self.kernel.shape)
+        return f"Blur(kernel {shape}, padding={self.padding!r}, batched={self.batched})"
+
+
+def _at_least_single(x: Tensor) -> Tensor:
+    # Transforms exist in single and double precision only; features may arrive in half.
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _filter(x: Tensor, transfer: Tensor) -> Tensor:
+    axes = tuple(range(2, x.ndim))
+    filtered: Tensor = torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * transfer, s=x.shape[2:], dim=axes)
+    return filtered
+
+
+def _reflect(x: Tensor, axis: int, left: int, right: int) -> Tensor:
+    # Slices, not an index: the gradient of an index adds in no fixed order on a GPU.
+    before = x.narrow(axis, 1, left).flip(axis)
+    after = x.narrow(axis, x.shape[axis] - 1 - right, right).flip(axis)
+    return torch.cat([before, x, after], dim=axis)
+
+
+def _reflect_transpose(y: Tensor, axis: int, left: int, right: int) -> Tensor:
+    size = y.shape[axis] - left - right
+    folded = y.narrow(axis, left, size).clone()
+    folded.narrow(axis, 1, left).add_(y.narrow(axis, 0, left).flip(axis))
+    folded.narrow(axis, size - 1 - right, right).add_(y.narrow(axis, left + size, right).flip(axis))
+    return folded
+
+
+def gaussian_kernel(std: float, size: int | None = None, dims: int = 2) -> Tensor:
+    """A Gaussian kernel with sum 1, float32, shape (size,) * dims, centred at index size // 2.
+
+    Args:
+        std: standard deviation in pixels.
+        size: side of the kernel; by default it reaches three standard deviations.
+        dims: number of spatial axes.
+    """
+    if std <= 0:
+        raise ValueError(f"the standard deviation of a Gaussian kernel must be positive, got {std}")
+    size = 2 * math.ceil(3 * std) + 1 if size is None else size
+    profile = torch.exp(-0.5 * ((torch.arange(size, dtype=torch.float64) - size // 2) / std) ** 2)
+    profile = profile / profile.sum()
+    kernel = profile
+    for _ in range(dims - 1):
+        kernel = kernel.unsqueeze(-1) * profile
+    return kernel.float()

@@ -1,0 +1,174 @@
+r"""Nonlinear operators: clipped exposure, Fourier magnitudes, JPEG compression.
+
+- high dynamic range: :math:`y = \mathrm{clip}(c\, x, -1, 1)`;
+- phase retrieval: :math:`y = |F P (x + 1) / 2|`, the magnitude of the orthonormal Fourier transform of the
+  image, mapped to [0, 1] and padded with zeros;
+- JPEG: :math:`y = \mathrm{clip}(T^{-1} Q\, \mathrm{round}(T x / Q), -1, 1)` with :math:`T` the change to
+  YCbCr followed by the cosine transform of 8 x 8 blocks and :math:`Q` the standard's quantisation tables.
+  Rounding has no useful derivative; its gradient is taken as that of the identity (straight-through).
+
+References:
+    - ITU-T T.81, Digital compression and coding of continuous-tone still images, Annex K, 1992.
+    - ITU-T T.871, JPEG File Interchange Format, 2011 (the colour transform).
+"""
+
+from __future__ import annotations
+
+__all__ = ["JPEG", "HDRClip", "PhaseRetrieval"]
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base import Operator
+
+# Y = 0.299 R + 0.587 G + 0.114 B; Cb and Cr are B - Y and R - Y scaled to the range of Y.
+_LUMA = np.array([0.299, 0.587, 0.114])
+_TO_YCBCR = np.stack(
+    [_LUMA, (np.eye(3)[2] - _LUMA) / (2.0 - 2.0 * _LUMA[2]), (np.eye(3)[0] - _LUMA) / (2.0 - 2.0 * _LUMA[0])]
+)
+_TO_RGB = np.linalg.inv(_TO_YCBCR)
+
+# The orthonormal cosine transform: row u, column i.
+_COSINE = np.sqrt(0.25 / np.array([2.0] + [1.0] * 7))[:, None] * np.cos(
+    np.arange(8)[:, None] * (2 * np.arange(8) + 1) * math.pi / 16
+)
+
+# Tables K.1 and K.2 of the standard, row by row.
+_LUMINANCE = (
+    *(16, 11, 10, 16, 24, 40, 51, 61),
+    *(12, 12, 14, 19, 26, 58, 60, 55),
+    *(14, 13, 16, 24, 40, 57, 69, 56),
+    *(14, 17, 22, 29, 51, 87, 80, 62),
+    *(18, 22, 37, 56, 68, 109, 103, 77),
+    *(24, 35, 55, 64, 81, 104, 113, 92),
+    *(49, 64, 78, 87, 103, 121, 120, 101),
+    *(72, 92, 95, 98, 112, 100, 103, 99),
+)
+_CHROMINANCE = (
+    *(17, 18, 24, 47, 99, 99, 99, 99),
+    *(18, 21, 26, 66, 99, 99, 99, 99),
+    *(24, 26, 56, 99, 99, 99, 99, 99),
+    *(47, 66, 99, 99, 99, 99, 99, 99),
+    *(99,) * 32,
+)
+
+
+@dataclass(frozen=True)
+class HDRClip(Operator):
+    """Over-exposure: images scaled and clipped, y = clip(scale x, -1, 1), of the image's shape.
+
+    Args:
+        scale: the exposure; what lies beyond 1 / scale is lost.
+    """
+
+    linear: ClassVar[bool] = False
+    scale: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0.0:
+            raise ValueError(f"the scale of HDRClip must be positive, got {self.scale}")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """clip(scale x, -1, 1), shape (B, C, *spatial)."""
+        return (self.scale * x).clamp(-1.0, 1.0)
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """The measurement's own shape."""
+        return tuple(measurement_shape)
+
+
+@dataclass(frozen=True)
+class PhaseRetrieval(Operator):
+    """Fourier magnitudes of the image in [0, 1], zero-padded along every spatial axis.
+
+    (B, C, *spatial) gives real (B, C, *padded) with padded = round(oversampling n), at least n.
+
+    Args:
+        oversampling: size of the transform relative to the image; 2 determines almost every image up to
+            shift and reflection.
+    """
+
+    linear: ClassVar[bool] = False
+    oversampling: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.oversampling < 1.0:
+            raise ValueError(f"oversampling must be at least 1, got {self.oversampling}")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """|F P (x + 1) / 2|, shape (B, C, *padded)."""
+        padded = [round(self.oversampling * n) for n in x.shape[2:]]
+        spectrum = torch.fft.fftn((x + 1.0) / 2.0, s=padded, dim=tuple(range(2, x.ndim)), norm="ortho")
+        # torch takes the gradient of the modulus at 0 as 0, a subgradient: finite everywhere.
+        magnitude: Tensor = spectrum.abs()
+        return magnitude
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """Each spatial size divided by the oversampling."""
+        channels, *padded = measurement_shape
+        # round() undoes round(): the padded size is within half a pixel of oversampling * n.
+        return (channels, *[round(m / self.oversampling) for m in padded])
+
+
+@dataclass(frozen=True)
+class JPEG(Operator):
+    """JPEG compression and decompression without chroma subsampling; y has the image's shape.
+
+    Images are grey or RGB of any size, with [-1, 1] standing for 0..255.
+
+    Args:
+        quality: 1 (coarsest) to 100, as in the Independent JPEG Group's software.
+    """
+
+    linear: ClassVar[bool] = False
+    quality: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quality <= 100:
+            raise ValueError(f"the quality of JPEG lies between 1 and 100, got {self.quality}")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The decompressed images, shape (B, 1 or 3, H, W)."""
+        if x.ndim != 4 or x.shape[1] not in (1, 3):
+            raise ValueError(f"JPEG takes images (B, 1 or 3, H, W), got {tuple(x.shape)}")
+        height, width = x.shape[2:]
+        levels = torch.nn.functional.pad(x, (0, -width % 8, 0, -height % 8), mode="replicate") * 127.5
+        levels = levels - 0.5  # 0..255 minus 128; the chroma rows sum to 0, so all planes are centred
+        if x.shape[1] == 3:
+            levels = torch.einsum("ij,bjhw->bihw", x.new_tensor(_TO_YCBCR), levels)
+        # Planes and pixels have 8 bits, before the coefficients are rounded and after.
+        levels = _round(self._quantise(_round(levels)))
+        if x.shape[1] == 3:
+            levels = _round(torch.einsum("ij,bjhw->bihw", x.new_tensor(_TO_RGB), levels))
+        return ((levels[:, :, :height, :width] + 0.5) / 127.5).clamp(-1.0, 1.0)
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """The measurement's own shape."""
+        return tuple(measurement_shape)
+
+    def _quantise(self, planes: Tensor) -> Tensor:
+        """Round the cosine coefficients of 8 x 8 blocks to multiples of the tables; (B, C, H, W)."""
+        cosine = planes.new_tensor(_COSINE)
+        table = self._tables(planes)
+        blocks = planes.reshape(*planes.shape[:2], planes.shape[2] // 8, 8, -1, 8)
+        ratio = _round(torch.einsum("ui,bchiwj,vj->bchuwv", cosine, blocks, cosine) / table)
+        blocks = torch.einsum("ui,bchuwv,vj->bchiwj", cosine, ratio * table, cosine)
+        return blocks.flatten(4, 5).flatten(2, 3)
+
+    def _tables(self, planes: Tensor) -> Tensor:
+        """The quantisation tables at this quality, shape (C, 1, 8, 1, 8)."""
+        scale = 5000 // self.quality if self.quality < 50 else 200 - 2 * self.quality
+        tables = [_LUMINANCE, _CHROMINANCE, _CHROMINANCE][: planes.shape[1]]
+        scaled = [[min(max((entry * scale + 50) // 100, 1), 255) for entry in table] for table in tables]
+        return planes.new_tensor(scaled).reshape(-1, 1, 8, 1, 8)
+
+
+def _round(x: Tensor) -> Tensor:
+    """The nearest integers, with the gradient of the identity."""
+    return x + (x.round() - x).detach()

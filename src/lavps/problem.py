@@ -1,0 +1,217 @@
+r"""Inverse problems: a measurement, its operator and its noise (the paper's Eqs. 5-7).
+
+.. math:: y \sim l(\cdot | A(x_0)), \qquad \pi(x_0 | y) \propto l(y | A(x_0)) \, p(x_0)
+
+An :class:`InverseProblem` holds a batch of measurements and turns images into log-likelihoods, one
+number per row. The noise's standard deviation is always in the units of the measurement.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "GaussianNoise",
+    "InverseProblem",
+    "NoiseModel",
+    "PoissonNoise",
+    "Unconditional",
+    "exact_posterior",
+]
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .noise import GaussianNoise, NoiseModel, PoissonNoise
+from .operators import Operator, as_operator
+from .operators.conjugate import inner
+from .priors import GaussianMixturePrior
+from .random import NoiseStreams, Purpose
+from .transitions import per_sample
+
+
+@dataclass(frozen=True, init=False)
+class InverseProblem:
+    """A batch of measurements to be explained.
+
+    Args:
+        y: measurements (B, *measurement), floating point or complex, on the device to compute on.
+        operator: an :class:`~lavps.operators.Operator`, or any torch function (then give ``in_shape``).
+        noise: the noise model.
+        in_shape: image shape (C, *spatial), needed for a plain function only.
+    """
+
+    y: Tensor
+    operator: Operator
+    noise: NoiseModel
+    in_shape: tuple[int, ...] | None = None
+
+    def __init__(
+        self,
+        y: Tensor,
+        operator: Operator | Callable[[Tensor], Tensor],
+        noise: NoiseModel,
+        in_shape: Sequence[int] | None = None,
+    ) -> None:
+        if not (y.is_floating_point() or y.is_complex()):
+            raise TypeError(
+                f"measurements must be floating point, got {y.dtype}. 8-bit images: y = image / 127.5 - 1 "
+                "brings [0, 255] to [-1, 1], the range of every prior"
+            )
+        if y.ndim < 2:
+            raise ValueError(f"measurements need a batch axis: got shape {tuple(y.shape)}, use y[None]")
+        operator = as_operator(operator, in_shape)
+        if operator.batch not in (1, len(y)):
+            raise ValueError(f"the operator has parameters for {operator.batch} items, y has {len(y)}")
+        shape = operator.input_shape(tuple(y.shape[1:]))
+        if in_shape is not None and tuple(in_shape) != shape:
+            raise ValueError(f"in_shape {tuple(in_shape)} does not fit y: {operator!r} expects {shape}")
+        observed = operator.observed(y)
+        # What lies in the unobserved part of a file (a painted hole, noise) must not be read as data.
+        object.__setattr__(self, "y", y if observed is None else torch.where(observed.bool(), y, 0.0))
+        object.__setattr__(self, "operator", operator)
+        object.__setattr__(self, "noise", noise)
+        object.__setattr__(self, "in_shape", shape)
+
+    @classmethod
+    def simulate(
+        cls,
+        x: Tensor,
+        operator: Operator | Callable[[Tensor], Tensor],
+        noise: NoiseModel,
+        seed: int | Sequence[int] = 0,
+        items: Sequence[int] | None = None,
+    ) -> InverseProblem:
+        """Measurements of known images x (B, C, *spatial); the noise is a function of (seed, item)."""
+        operator = as_operator(operator, x.shape[1:])
+        with torch.no_grad():
+            y = noise.sample(operator(x), NoiseStreams.of(len(x), seed, items))
+        return cls(y, operator, noise, tuple(x.shape[1:]))
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape (C, *spatial) of the images sought."""
+        assert self.in_shape is not None
+        return self.in_shape
+
+    @property
+    def like(self) -> Tensor:
+        """An empty real tensor with the device and dtype of the images sought."""
+        return (self.y.real if self.y.is_complex() else self.y).new_empty(0)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> InverseProblem:
+        """The problem of one item, as a batch of one."""
+        return self.select(torch.arange(len(self))[index].reshape(1))
+
+    def select(self, rows: Tensor) -> InverseProblem:
+        """The problem whose row i is row ``rows[i]`` of this one."""
+        operator = self.operator if self.operator.batch == 1 else self.operator.select(rows)
+        return InverseProblem(
+            self.y[rows.to(self.y.device)], operator, self.noise.select(rows), self.in_shape
+        )
+
+    def repeat(self, times: int) -> InverseProblem:
+        """Every item ``times`` in a row."""
+        return self if times == 1 else self.select(torch.arange(len(self)).repeat_interleave(times))
+
+    def _observed(self, entries: Tensor) -> Tensor:
+        observed = self.operator.observed(self.y)
+        return entries if observed is None else entries * observed.to(entries)
+
+    def log_likelihood(self, x: Tensor) -> Tensor:
+        """log l(y | A(x)) per row, shape (B,), over the observed entries."""
+        return self._observed(self.noise.log_prob(self.y, self.operator(x))).flatten(1).sum(1)
+
+    def residual(self, prediction: Tensor) -> Tensor:
+        """What a prediction A(x) leaves unexplained of y, 0 where nothing was observed."""
+        return self._observed(self.noise.residual(self.y, prediction))
+
+    def chi_square(self, x: Tensor) -> Tensor:
+        """Mean squared misfit in units of its expected value, per row (B,): 1 where x explains y."""
+        prediction = self.operator(x)
+        squares = self.noise.precision(prediction) * self.residual(prediction).abs().square()
+        count = self._observed(torch.ones_like(squares)).flatten(1).sum(1)
+        return self._observed(squares).flatten(1).sum(1) / count.clamp(min=1)
+
+    @property
+    def curvature_is_constant(self) -> bool:
+        """Whether :meth:`curvature` is the same at every x: a linear operator under Gaussian noise."""
+        return self.operator.linear and isinstance(self.noise, GaussianNoise)
+
+    def curvature(self, x: Tensor, iterations: int = 30) -> Tensor:
+        r"""Largest eigenvalue of :math:`J^T W J`, per row (B,): how sharply the likelihood bends at x.
+
+        J is the operator's Jacobian and W the noise's Fisher information; the operator's norm squared
+        over std^2 for Gaussian noise. By power iteration.
+        """
+        if isinstance(self.noise, GaussianNoise):
+            precision = self.noise.precision(self.y).to(x).reshape(-1)
+            precision = 2 * precision if self.y.is_complex() else precision
+            return self.operator.norm(x, iterations).square() * precision
+        weight = self.noise.precision(self.operator(x))
+        u = NoiseStreams((0,), (0,), (0,)).normal(Purpose.PROBE, x.shape[1:], x).expand_as(x)
+        size = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+        for _ in range(iterations):
+            u = u / per_sample(inner(u, u).sqrt().clamp(min=torch.finfo(x.dtype).tiny), u)
+            u = self.operator.vjp(x, self._observed(weight * self.operator.jvp(x, u)))
+            size = inner(u, u).sqrt()
+        return size
+
+    def to(self, *args: torch.device | str | torch.dtype) -> InverseProblem:
+        """The problem on another device or in another real dtype."""
+        return replace(self, y=self.y.to(*args), operator=self.operator.to(*args))  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Unconditional:
+    """No measurement: what an unconditional sampler is asked for.
+
+    Args:
+        image_shape: shape (C, *spatial) of the images sought.
+        batch: number of items.
+        dtype: of the images.
+        device: of the images.
+    """
+
+    image_shape: tuple[int, ...]
+    batch: int = 1
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    @property
+    def like(self) -> Tensor:
+        """An empty tensor with the device and dtype of the images sought."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
+
+    def __len__(self) -> int:
+        return self.batch
+
+    def repeat(self, times: int) -> Unconditional:
+        """Every item ``times`` in a row."""
+        return replace(self, batch=self.batch * times)
+
+    def select(self, rows: Tensor) -> Unconditional:
+        """As many items as rows."""
+        return replace(self, batch=len(rows))
+
+
+def exact_posterior(prior: GaussianMixturePrior, problem: InverseProblem) -> list[GaussianMixturePrior]:
+    """The exact posterior of every item of a linear problem with Gaussian noise under a mixture prior."""
+    if not problem.operator.linear or not isinstance(problem.noise, GaussianNoise):
+        raise TypeError("the exact posterior needs a linear operator and Gaussian noise")
+    posteriors = []
+    for item in range(len(problem)):
+        one = problem[item]
+        assert isinstance(one.noise, GaussianNoise)
+        matrix = one.operator.matrix(one.image_shape)
+        observed = one.operator.observed(one.y)
+        y = one.y[0].double().cpu()
+        if observed is not None:
+            kept = observed.expand_as(one.y)[0].flatten().bool().cpu()
+            matrix, y = matrix[kept], y.flatten()[kept]
+        posteriors.append(prior.condition(matrix, y, float(one.noise.std)))
+    return posteriors

@@ -1,0 +1,31 @@
+"""Samplers: MGDM and LAVPS (one Gibbs loop), MGPS, DPS, MMPS, DDIM; and what they return."""
+
+from .base import Cancelled, NonFiniteError, Sampler, Step
+from .ddim import DDIM
+from .dps import DPS
+from .gibbs import LAVPS, MGDM
+from .mgps import MGPS
+from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
+from .mmps import MMPS
+from .posterior import Posterior, Trace
+from .streaming import RunningStatistics
+
+__all__ = [
+    "DDIM",
+    "DPS",
+    "LAVPS",
+    "MGDM",
+    "MGPS",
+    "MMPS",
+    "Cancelled",
+    "FractionMidpoint",
+    "MixedMidpoint",
+    "NonFiniteError",
+    "Posterior",
+    "PreviousMidpoint",
+    "RunningStatistics",
+    "Sampler",
+    "Step",
+    "Trace",
+    "UniformMidpoint",
+]

@@ -1,0 +1,126 @@
+"""What a sampler returns: samples, their statistics, and a record of how they came about."""
+
+from __future__ import annotations
+
+__all__ = ["Posterior", "Trace"]
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happened at every step, for every row (item-major: item 0's samples first).
+
+    Counts are per row: ``step_forwards[k]`` is the number of denoiser evaluations of step k divided by the
+    number of rows, so that a batch reads like a single run.
+
+    Attributes:
+        times: the time t of every step (steps,).
+        losses: the objective where it was last evaluated (steps, rows), NaN where it was not.
+        accepted: 1 where the warm start was kept, 0 where it fell back, NaN where there was no choice.
+        step_forwards: denoiser forwards of every step, per row (steps,).
+        step_backwards: denoiser backwards of every step, per row (steps,).
+        step_model_forwards: inference-model passes of every step, per row (steps,).
+        step_seconds: wall time of every step (steps,), all chunks together.
+    """
+
+    times: Tensor
+    losses: Tensor
+    accepted: Tensor
+    step_forwards: Tensor
+    step_backwards: Tensor
+    step_model_forwards: Tensor
+    step_seconds: Tensor
+
+    @property
+    def forwards(self) -> float:
+        """Denoiser forwards per row."""
+        return float(self.step_forwards.sum())
+
+    @property
+    def backwards(self) -> float:
+        """Denoiser backwards per row."""
+        return float(self.step_backwards.sum())
+
+    @property
+    def model_forwards(self) -> float:
+        """Inference-model passes per row."""
+        return float(self.step_model_forwards.sum())
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the whole run."""
+        return float(self.step_seconds.sum())
+
+    @property
+    def acceptance(self) -> float:
+        """Share of safeguard decisions that kept the warm start; NaN where there were none."""
+        return float(self.accepted.nanmean())
+
+    @property
+    def acceptance_by_step(self) -> Tensor:
+        """The same for every step (steps,)."""
+        return self.accepted.nanmean(dim=1)
+
+    @staticmethod
+    def join(traces: Sequence[Trace]) -> Trace:
+        """One trace from those of several chunks of rows."""
+        rows = torch.tensor([trace.losses.shape[1] for trace in traces], dtype=torch.float64)
+        weights = rows / rows.sum()
+
+        def average(name: str) -> Tensor:
+            stacked = torch.stack([getattr(trace, name) for trace in traces])
+            return (weights[:, None] * stacked).sum(0)
+
+        return Trace(
+            traces[0].times,
+            torch.cat([trace.losses for trace in traces], dim=1),
+            torch.cat([trace.accepted for trace in traces], dim=1),
+            average("step_forwards"),
+            average("step_backwards"),
+            average("step_model_forwards"),
+            torch.stack([trace.step_seconds for trace in traces]).sum(0),
+        )
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Samples of the posterior of every item, and their statistics.
+
+    Attributes:
+        samples: (B, N, C, *spatial), or None when they were only streamed.
+        mean: (B, C, *spatial).
+        std: (B, C, *spatial); NaN for a single sample, which says nothing of the spread.
+        num_samples: N.
+        trace: how they came about.
+    """
+
+    samples: Tensor | None
+    mean: Tensor
+    std: Tensor
+    num_samples: int
+    trace: Trace
+    _quantiles: dict[float, Tensor] = field(default_factory=dict, repr=False)
+
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of every pixel, (B, C, *spatial).
+
+        Exact where samples were kept; streamed runs know the levels they were asked to follow.
+        """
+        if self.samples is not None:
+            return torch.quantile(self.samples, q, dim=1)
+        if q not in self._quantiles:
+            raise KeyError(
+                f"quantile {q} was not followed while streaming (only {sorted(self._quantiles)}): "
+                "name it in sample(..., quantiles=(...)), or keep the samples"
+            )
+        return self._quantiles[q]
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central credible interval of every pixel at this level."""
+        tail = (1.0 - level) / 2
+        return self.quantile(round(tail, 6)), self.quantile(round(1.0 - tail, 6))

@@ -1,0 +1,98 @@
+"""The rooms of the package are read in order: each imports only from those before it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lavps
+
+ROOMS = [
+    "schedule",
+    "transitions",
+    "random",
+    "priors",
+    "operators",
+    "noise",
+    "problem",
+    "variational",
+    "minimizers",
+    "initializers",
+    "samplers",
+    "networks",
+    "amortization",
+    "evaluation",
+    "restoration",
+    "cli",
+]
+SOURCE = Path(lavps.__file__).parent
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+CORE = {"torch", "numpy", "tqdm", "PIL", "safetensors", "tyro"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(tree: ast.AST, path: Path) -> set[str]:
+    """The rooms a file imports from, by relative or absolute name, at any depth of the file."""
+    depth_of_file = len(path.relative_to(SOURCE).parts)
+    rooms = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level == depth_of_file:  # relative to the package's root
+                rooms |= {module.split(".")[0]} if module else {alias.name for alias in node.names}
+            elif node.level == 0 and module.split(".")[0] == "lavps":
+                rooms |= {module.split(".")[1]} if "." in module else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("lavps.")}
+    return rooms
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_room_imports_only_from_rooms_before_it(path: Path) -> None:
+    room = room_of(path)
+    assert room in ROOMS, f"{room} has no place in the reading order"
+    for other in imported_rooms(ast.parse(path.read_text()), path):
+        assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {other}, which comes after it"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
+    for node in ast.parse(path.read_text()).body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        for name in names:
+            top = name.split(".")[0]
+            assert top in CORE or top in __import__("sys").stdlib_module_names, f"{top} is imported by all"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_module_says_what_it_is_and_what_it_offers(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree)
+    exported = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert exported, "no __all__"
+    assert len(path.read_text().splitlines()) <= 320
+
+
+def test_nothing_unpickles() -> None:
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                assert name not in {"eval", "exec", "pickle.load", "pickle.loads", "torch.manual_seed"}, path
+                if name == "torch.load":
+                    assert any(
+                        k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in node.keywords
+                    )

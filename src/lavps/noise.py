@@ -34,6 +34,15 @@ class NoiseModel(ABC):
     def precision(self, prediction: Tensor) -> Tensor:
         """Inverse variance of a residual, broadcastable to the prediction; complex: of its modulus."""
 
+    @property
+    def batch(self) -> int:
+        """Rows of the parameters: 1 when shared by all items."""
+        return 1
+
+    def curvature(self, y: Tensor, prediction: Tensor) -> Tensor:
+        """Second derivative of -log_prob in the prediction, or an upper bound of it there."""
+        return self.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
+
     def select(self, rows: Tensor) -> NoiseModel:
         """The model of these rows; itself where nothing is batched."""
         return self
@@ -54,7 +63,14 @@ class GaussianNoise(NoiseModel):
             raise ValueError(f"the noise's std must be positive, got {self.std}")
 
     def _std(self, like: Tensor) -> Tensor:
-        return per_sample(torch.as_tensor(self.std), like.real if like.is_complex() else like)
+        # A number as float64: torch's default would round it to float32 in double-precision problems too.
+        std = self.std if isinstance(self.std, Tensor) else torch.tensor(self.std, dtype=torch.float64)
+        return per_sample(std, like.real if like.is_complex() else like)
+
+    @property
+    def batch(self) -> int:
+        """Number of stds: 1 when shared by all items."""
+        return self.std.numel() if isinstance(self.std, Tensor) else 1
 
     def log_prob(self, y: Tensor, prediction: Tensor) -> Tensor:
         """-(y - A x)^2 / 2 std^2 - log(std sqrt(2 pi)); complex: -|y - A x|^2 / std^2 - log(pi std^2)."""
@@ -93,7 +109,8 @@ class PoissonNoise(NoiseModel):
 
     A prediction of -1 (black) gives the background, +1 (white) ``peak`` photons more. A prediction below
     black can occur in mid-sampling and has no rate: there the log is continued by its second-order
-    expansion, so that the gradient still points back to light.
+    expansion, and a negative rate is charged half its square, so that the gradient still points back to
+    light (from one photon below none where no photon was counted).
 
     Args:
         peak: photons at white.
@@ -113,15 +130,17 @@ class PoissonNoise(NoiseModel):
 
     @property
     def _floor(self) -> float:
-        # Where the expansion takes over: a hundredth of a photon, or less in very dim scenes.
-        return min(0.01, 0.001 * self.peak) + self.background
+        # Where the expansion takes over: one photon, or less in very dim scenes. Lower would be truer to the
+        # law of dark pixels and stiffer than any first-order method can follow.
+        return max(min(1.0, 0.05 * self.peak), self.background)
 
     def log_prob(self, y: Tensor, prediction: Tensor) -> Tensor:
         """Y log(rate) - rate - log(y!)."""
         rate = self.rate(prediction)
         excess = (rate / self._floor - 1.0).clamp(max=0.0)
         log_rate = rate.clamp(min=self._floor).log() + excess - 0.5 * excess.square()
-        return y * log_rate - rate - torch.lgamma(y + 1.0)
+        missing = rate.clamp(max=0.0)  # without this charge y = 0 would draw the prediction down without end
+        return y * log_rate - rate - 0.5 * missing.square() - torch.lgamma(y + 1.0)
 
     def sample(self, prediction: Tensor, streams: NoiseStreams) -> Tensor:
         """Counts, as floats."""
@@ -132,5 +151,10 @@ class PoissonNoise(NoiseModel):
         return (y - self.rate(prediction)) / (0.5 * self.peak)
 
     def precision(self, prediction: Tensor) -> Tensor:
-        """(peak / 2)^2 / rate, with at least one photon in the denominator."""
-        return (0.5 * self.peak) ** 2 / self.rate(prediction).clamp(min=1.0)
+        """(peak / 2)^2 / rate, the rate not below the floor."""
+        return (0.5 * self.peak) ** 2 / self.rate(prediction).clamp(min=self._floor)
+
+    def curvature(self, y: Tensor, prediction: Tensor) -> Tensor:
+        """(peak / 2)^2 max(y, rate) / rate^2: far more than the precision where light is underestimated."""
+        rate = self.rate(prediction).clamp(min=self._floor)
+        return (0.5 * self.peak) ** 2 * torch.maximum(y, rate) / rate.square()

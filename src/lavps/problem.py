@@ -17,6 +17,7 @@ __all__ = [
     "exact_posterior",
 ]
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,8 +63,9 @@ class InverseProblem:
         if y.ndim < 2:
             raise ValueError(f"measurements need a batch axis: got shape {tuple(y.shape)}, use y[None]")
         operator = as_operator(operator, in_shape)
-        if operator.batch not in (1, len(y)):
-            raise ValueError(f"the operator has parameters for {operator.batch} items, y has {len(y)}")
+        for what, batch in (("operator", operator.batch), ("noise", noise.batch)):
+            if batch not in (1, len(y)):
+                raise ValueError(f"the {what} has parameters for {batch} items, y has {len(y)}")
         shape = operator.input_shape(tuple(y.shape[1:]))
         if in_shape is not None and tuple(in_shape) != shape:
             raise ValueError(f"in_shape {tuple(in_shape)} does not fit y: {operator!r} expects {shape}")
@@ -85,6 +87,8 @@ class InverseProblem:
     ) -> InverseProblem:
         """Measurements of known images x (B, C, *spatial); the noise is a function of (seed, item)."""
         operator = as_operator(operator, x.shape[1:])
+        if noise.batch not in (1, len(x)):
+            raise ValueError(f"the noise has parameters for {noise.batch} items, x has {len(x)}")
         with torch.no_grad():
             y = noise.sample(operator(x), NoiseStreams.of(len(x), seed, items))
         return cls(y, operator, noise, tuple(x.shape[1:]))
@@ -145,14 +149,13 @@ class InverseProblem:
     def curvature(self, x: Tensor, iterations: int = 30) -> Tensor:
         r"""Largest eigenvalue of :math:`J^T W J`, per row (B,): how sharply the likelihood bends at x.
 
-        J is the operator's Jacobian and W the noise's Fisher information; the operator's norm squared
+        J is the operator's Jacobian, W the noise's curvature in its prediction; the operator's norm squared
         over std^2 for Gaussian noise. By power iteration.
         """
         if isinstance(self.noise, GaussianNoise):
-            precision = self.noise.precision(self.y).to(x).reshape(-1)
-            precision = 2 * precision if self.y.is_complex() else precision
-            return self.operator.norm(x, iterations).square() * precision
-        weight = self.noise.precision(self.operator(x))
+            bend = self.noise.curvature(self.y, self.y).to(x).reshape(-1)
+            return self.operator.norm(x, iterations).square() * bend
+        weight = self.noise.curvature(self.y, self.operator(x))
         u = NoiseStreams((0,), (0,), (0,)).normal(Purpose.PROBE, x.shape[1:], x).expand_as(x)
         size = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for _ in range(iterations):
@@ -163,7 +166,12 @@ class InverseProblem:
 
     def to(self, *args: torch.device | str | torch.dtype) -> InverseProblem:
         """The problem on another device or in another real dtype."""
-        return replace(self, y=self.y.to(*args), operator=self.operator.to(*args))  # type: ignore[call-overload]
+        y = self.y
+        for target in args:
+            # A complex measurement keeps its imaginary part: float32 means complex64.
+            is_dtype = isinstance(target, torch.dtype)
+            y = y.to(target.to_complex() if is_dtype and y.is_complex() else target)  # type: ignore[union-attr]
+        return replace(self, y=y, operator=self.operator.to(*args))
 
 
 @dataclass(frozen=True)
@@ -209,9 +217,12 @@ def exact_posterior(prior: GaussianMixturePrior, problem: InverseProblem) -> lis
         assert isinstance(one.noise, GaussianNoise)
         matrix = one.operator.matrix(one.image_shape)
         observed = one.operator.observed(one.y)
-        y = one.y[0].double().cpu()
+        y, std = one.y[0].flatten().cpu(), float(one.noise.std)
         if observed is not None:
             kept = observed.expand_as(one.y)[0].flatten().bool().cpu()
-            matrix, y = matrix[kept], y.flatten()[kept]
-        posteriors.append(prior.condition(matrix, y, float(one.noise.std)))
+            matrix, y = matrix[kept], y[kept]
+        if y.is_complex():  # two real measurements, with half of the variance each
+            matrix, y = torch.cat([matrix.real, matrix.imag]), torch.cat([y.real, y.imag])
+            std *= math.sqrt(0.5)
+        posteriors.append(prior.condition(matrix, y, std))
     return posteriors

@@ -2,8 +2,14 @@ r"""Noise as a pure function of (seed, item, sample, purpose, step, index).
 
 Nothing here holds a state that advances: a draw is found by its address. So a batch of N equals N single
 runs, a resumed run continues exactly, a thread cannot disturb another, and two methods compared on an item
-see the same measurement noise. Bits come from a generator seeded by a hash of the address, on the CPU,
-whatever the device of the images: every device receives the same numbers.
+see the same measurement noise.
+
+The address is hashed to a 128-bit key per row, and word number i of the draw is a keyed hash of i, for all
+rows at once. (NumPy's and torch's generators are seeded one row at a time; for many small rows that costs
+more than the sampling.) All on the CPU, whatever the device of the images: every device receives the same
+numbers.
+
+Reference: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014 (the mixing function).
 """
 
 from __future__ import annotations
@@ -14,12 +20,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 _WORD = (1 << 64) - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_KEY_STARTS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))  # digits of pi
+
+Words = npt.NDArray[np.uint64]
 
 
 class Purpose(IntEnum):
@@ -39,23 +51,34 @@ class Purpose(IntEnum):
     COMPONENT = 11
 
 
-def _bits(address: Sequence[int]) -> np.random.SFC64:
-    words = np.array([word & _WORD for word in address], dtype=np.uint64)
-    return np.random.SFC64(np.random.SeedSequence(words.view(np.uint32)))
+def _mix(z: Words) -> Words:
+    """SplitMix64's finaliser, a bijection of 64-bit words, in place."""
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def _normal_from_words(words: Words) -> npt.NDArray[np.float32]:
+    """Box-Muller: words (B, m) to standard normals (B, 2 m)."""
+    radius = (words >> np.uint64(40)).astype(np.float32)
+    radius += np.float32(0.5)
+    radius *= np.float32(2.0**-24)
+    np.log(radius, out=radius)
+    radius *= np.float32(-2.0)
+    np.sqrt(radius, out=radius)
+    angle = (words & np.uint64(0xFFFFFF)).astype(np.float32)
+    angle *= np.float32(2.0 * math.pi * 2.0**-24)
+    normals = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    normals *= radius[:, None]
+    return normals.reshape(len(words), 2 * words.shape[1])
 
 
 def generator(seed: int, item: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
     """A NumPy generator for draws with structure of their own (a kernel's path, a mask)."""
-    return np.random.Generator(_bits((seed, item, 0, purpose, 0, index)))
-
-
-def _normal_from_bits(words: Tensor) -> Tensor:
-    """Box-Muller on int32 words (B, 2m) -> standard normals (B, 2m), float32."""
-    m = words.shape[1] // 2
-    uniform = words[:, :m].bitwise_and(0xFFFFFF).float().add_(0.5).mul_(2.0**-24)
-    radius = uniform.log_().mul_(-2.0).sqrt_()
-    angle = words[:, m:].float().mul_(2.0 * math.pi * 2.0**-32)
-    return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)
+    return NoiseStreams((seed,), (item,), (0,)).generators(purpose, index=index)[0]
 
 
 @dataclass(frozen=True)
@@ -110,12 +133,41 @@ class NoiseStreams:
             tuple(self.samples[r] for r in rows),
         )
 
-    def _words(self, purpose: Purpose, step: int, index: int, count: int) -> Tensor:
-        """``count`` 64-bit words a row, as int32 pairs (B, 2 count)."""
-        rows = np.empty((len(self), count), dtype=np.uint64)
-        for row, address in enumerate(zip(self.seeds, self.items, self.samples, strict=True)):
-            rows[row] = _bits((*address, purpose, step, index)).random_raw(count)
-        return torch.from_numpy(rows.view(np.int32))
+    @cached_property
+    def _rows(self) -> tuple[Words, ...]:
+        """Both keys of every row after hashing (seed, item, sample): two arrays (B,)."""
+        columns = [
+            np.array([word & _WORD for word in column], dtype=np.uint64)
+            for column in (self.seeds, self.items, self.samples)
+        ]
+        keys = []
+        for start in _KEY_STARTS:
+            key = np.full(len(self), start, dtype=np.uint64)
+            for column in columns:
+                key = _mix((key ^ column) + _GOLDEN)
+            keys.append(key)
+        return tuple(keys)
+
+    def _keys(self, purpose: Purpose, step: int, index: int) -> list[Words]:
+        keys = []
+        for key in self._rows:
+            for word in (int(purpose), step, index):
+                key = _mix((key ^ np.uint64(word & _WORD)) + _GOLDEN)
+            keys.append(key)
+        return keys
+
+    def _words(self, purpose: Purpose, step: int, index: int, count: int) -> Words:
+        """``count`` 64-bit words a row, (B, count)."""
+        first, second = self._keys(purpose, step, index)
+        counter = np.arange(count, dtype=np.uint64) * _GOLDEN
+        words = _mix(counter + first[:, None])
+        words ^= second[:, None]
+        return _mix(words)
+
+    def generators(self, purpose: Purpose, step: int = 0, index: int = 0) -> list[np.random.Generator]:
+        """A NumPy generator a row, for draws whose length is not known beforehand."""
+        keys = np.stack(self._keys(purpose, step, index), axis=1)
+        return [np.random.Generator(np.random.SFC64(np.random.SeedSequence(key.tolist()))) for key in keys]
 
     def normal(
         self, purpose: Purpose, shape: Sequence[int], like: Tensor, step: int = 0, index: int = 0
@@ -125,18 +177,18 @@ class NoiseStreams:
             parts = self.normal(purpose, (*shape, 2), like.real, step, index)
             return torch.view_as_complex(parts) * math.sqrt(0.5)
         size = math.prod(shape)
-        noise = _normal_from_bits(self._words(purpose, step, index, (size + 1) // 2))
-        return noise[:, :size].reshape(len(self), *shape).to(like)
+        noise = _normal_from_words(self._words(purpose, step, index, (size + 1) // 2))
+        return torch.from_numpy(noise[:, :size]).reshape(len(self), *shape).to(like)
 
     def uniform(self, purpose: Purpose, step: int = 0, index: int = 0) -> Tensor:
         """One uniform number in [0, 1) per row, shape (B,), float64."""
-        words = self._words(purpose, step, index, 1).view(torch.int64)
-        return words.squeeze(1).bitwise_and((1 << 53) - 1).double() * 2.0**-53
+        words = self._words(purpose, step, index, 1)[:, 0]
+        return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
     def poisson(self, purpose: Purpose, rate: Tensor, step: int = 0, index: int = 0) -> Tensor:
         """Counts of the given rates (B, *shape), as floats of the rate's dtype."""
         rates = rate.detach().double().cpu().numpy()
         counts = np.empty_like(rates)
-        for row, address in enumerate(zip(self.seeds, self.items, self.samples, strict=True)):
-            counts[row] = np.random.Generator(_bits((*address, purpose, step, index))).poisson(rates[row])
+        for row, generator in enumerate(self.generators(purpose, step, index)):
+            counts[row] = generator.poisson(rates[row])
         return torch.from_numpy(counts).to(rate)

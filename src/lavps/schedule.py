@@ -90,7 +90,7 @@ class DiscreteVP(Schedule):
     """
 
     def __init__(self, betas: Sequence[float] | Tensor) -> None:
-        betas = torch.as_tensor(betas, dtype=torch.float64)
+        betas = torch.as_tensor(betas, dtype=torch.float64).clone()
         if betas.ndim != 1 or len(betas) == 0 or not bool(((betas > 0) & (betas < 1)).all()):
             raise ValueError("betas must be a non-empty list of numbers in (0, 1)")
         self._betas = betas
@@ -167,9 +167,12 @@ class Cosine(Schedule):
         return (one_minus * (1.0 + self.alpha(t))).clamp(0.0, 1.0).sqrt()
 
     def time(self, noise_level: Tensor) -> Tensor:
-        """Inverse through the angle arctan of the noise level (offset 0) or arccos of alpha."""
-        alpha = torch.rsqrt(1.0 + as_time(noise_level).square())
-        left = (alpha * self._alpha_scale).asin() * (1.0 + self._offset) / (0.5 * math.pi)
+        """Inverse through the angle of the cosine, by arctan2: arccos loses half the digits at t = 0."""
+        level = as_time(noise_level)
+        start = 0.5 * math.pi * self._offset / (1.0 + self._offset)
+        cosine = torch.rsqrt(1.0 + level.square()) * self._alpha_scale
+        sine = torch.hypot(level.atan().sin() * self._alpha_scale, torch.full_like(level, math.sin(start)))
+        left = torch.atan2(cosine, sine) * (1.0 + self._offset) / (0.5 * math.pi)
         return (1.0 - left).clamp(0.0, 1.0)
 
     def __repr__(self) -> str:
@@ -215,18 +218,17 @@ class VE(Schedule):
         return torch.ones_like(as_time(t))
 
     def sigma(self, t: Tensor) -> Tensor:
-        """The shifted power law of the class docstring."""
+        """The shifted power law of the class docstring, as expm1 and log1p: no cancellation near t = 0."""
         sigma_min, _, rho = self._numbers
-        return (((self._a + as_time(t) * (self._b - self._a)).pow(rho) - sigma_min) * self._scale).clamp(
-            min=0.0
-        )
+        log_growth = torch.log1p(as_time(t) * (self._b / self._a - 1.0))
+        return torch.expm1(rho * log_growth) * (sigma_min * self._scale)
 
     def time(self, noise_level: Tensor) -> Tensor:
         """Closed-form inverse of sigma."""
         sigma_min, sigma_max, rho = self._numbers
         level = as_time(noise_level).clamp(0.0, sigma_max)
-        root = (level / self._scale + sigma_min).pow(1 / rho)
-        return ((root - self._a) / (self._b - self._a)).clamp(0.0, 1.0)
+        log_growth = torch.log1p(level / (self._scale * sigma_min)) / rho
+        return (torch.expm1(log_growth) / (self._b / self._a - 1.0)).clamp(0.0, 1.0)
 
     def __repr__(self) -> str:
         sigma_min, sigma_max, rho = self._numbers

@@ -104,6 +104,8 @@ class GaussianMixturePrior:
             noise_std: standard deviation of the measurement noise.
         """
         A, y = matrix.to(torch.float64), y.to(torch.float64).flatten()
+        if len(y) == 0:
+            return self
         noise = noise_std**2 * torch.eye(len(y), dtype=torch.float64)
         cross = self.covariances @ A.T
         evidence = torch.distributions.MultivariateNormal(
@@ -128,7 +130,9 @@ class GaussianMixturePrior:
     def std(self) -> Tensor:
         """Standard deviation of every pixel of x_0, (C, *spatial), float64."""
         second = self.covariances.diagonal(dim1=1, dim2=2) + self.means.square()
-        return (self.weights @ second - self.mean.flatten().square()).sqrt().reshape(self.shape)
+        return (
+            (self.weights @ second - self.mean.flatten().square()).clamp(min=0.0).sqrt().reshape(self.shape)
+        )
 
     def _whiten(self, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x_t - alpha m_k in component k's eigenbasis, and its variances there: both (B or 1, K, D)."""

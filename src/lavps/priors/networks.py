@@ -34,7 +34,8 @@ Network = Callable[[Tensor, Tensor], Tensor]
 Prediction = Literal["x0", "eps", "v", "score", "velocity"]
 TimeInput = Literal["time", "index", "noise_level", "log_snr"]
 
-# Predictions of the noise say nothing of x_0 where alpha = 0: they are read no further than this level.
+# Predictions of the noise say nothing of x_0 where alpha = 0, and a network told an infinite noise level
+# (or log SNR) answers NaN: both are read no further than this level.
 _LARGEST_NOISE_LEVEL = 1e3
 
 
@@ -75,8 +76,8 @@ class NetworkPrior:
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """D(x_t, t) from the network's prediction."""
-        if self.prediction in ("eps", "score"):
-            t = torch.minimum(t, self.schedule.time(torch.tensor(_LARGEST_NOISE_LEVEL)))
+        if self.prediction in ("eps", "score") or self.time_input in ("noise_level", "log_snr"):
+            x_t, t = self._within_reach(x_t, t)
         output = self.network(x_t, self._condition(x_t, t)).to(x_t.dtype)
         if output.shape[1] == 2 * x_t.shape[1]:
             output = output[:, : x_t.shape[1]]
@@ -90,6 +91,12 @@ class NetworkPrior:
             "velocity": (1 / (alpha + sigma), -sigma / (alpha + sigma)),
         }[self.prediction]
         return per_sample(weight_x, x_t) * x_t + per_sample(weight_output, x_t) * output
+
+    def _within_reach(self, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The image and its time, brought down to the largest noise level that is still read."""
+        last = torch.minimum(t, self.schedule.time(torch.tensor(_LARGEST_NOISE_LEVEL)))
+        size, size_at_last = (torch.hypot(self.schedule.alpha(s), self.schedule.sigma(s)) for s in (t, last))
+        return per_sample(size_at_last / size, x_t) * x_t, last
 
     def _condition(self, x_t: Tensor, t: Tensor) -> Tensor:
         if self.time_input == "index":

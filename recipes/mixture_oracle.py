@@ -1,0 +1,225 @@
+"""Every sampler against exact posteriors: the oracle benchmark.
+
+    python recipes/mixture_oracle.py                       # everything, about half an hour on two cores
+    python recipes/mixture_oracle.py --quick --output /tmp/oracle   # a small version, about a minute
+
+Writes ``mixture_oracle.json``, ``mixture_oracle.md`` and their figures into the output folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import tyro
+from torch import Tensor
+from tqdm import tqdm
+
+import lavps
+import mixture_oracle_page as page
+from lavps.evaluation import (
+    OptimizedStart,
+    calibrate,
+    exact_samples,
+    oracle_mixture,
+    oracle_problem,
+    random_start,
+    score,
+)
+from lavps.samplers import FractionMidpoint, Sampler
+from lavps.samplers.base import Run
+from lavps.samplers.collect import Progress
+
+Task = Literal["sr4", "inpainting"]
+TASKS: tuple[Task, Task] = ("sr4", "inpainting")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the benchmark."""
+
+    output: Path = Path("benchmarks")
+    """Folder for the page, its data and its figures."""
+    samples: int = 128
+    """Posterior samples an observation."""
+    observations: int = 16
+    """Observations of the 8x8 mixture."""
+    hard_observations: int = 4
+    """Observations of the 16x16 mixture."""
+    calibration_observations: int = 256
+    """Simulated observations for the calibration of MGDM."""
+    threads: int = 2
+    """Threads of torch."""
+    quick: bool = False
+    """A small version, to see that everything runs."""
+
+
+def samplers(prior: lavps.GaussianMixturePrior, solver_steps: int) -> dict[str, Sampler]:
+    """What is compared. Adam's learning rate is .03, the paper's larger one."""
+    whitened = lavps.WhitenedGradient()
+    mgdm, mgps = lavps.MGDM, lavps.MGPS
+    return {
+        "MGDM, Adam, G=1": mgdm(prior, gradient_steps_start=1),
+        "MGDM, Adam, G=1, bridge re-noise": mgdm(prior, gradient_steps_start=1, renoise="bridge"),
+        "MGDM, Adam, G=3": mgdm(prior, gradient_steps_start=3),
+        "MGDM, Adam, G=3, bridge re-noise": mgdm(prior, gradient_steps_start=3, renoise="bridge"),
+        "MGDM, Adam, G=20": mgdm(prior, gradient_steps_start=20),
+        "MGDM, Adam, G_start=1, G_end=10 (last 20 %)": mgdm(
+            prior, gradient_steps_start=1, gradient_steps_end=10, r_switch=0.8
+        ),
+        "MGDM, whitened, G=1": mgdm(prior, gradient_steps_start=1, minimizer=whitened),
+        "MGDM, whitened, G=2": mgdm(prior, gradient_steps_start=2, minimizer=whitened),
+        "MGDM, whitened, G=3": mgdm(prior, gradient_steps_start=3, minimizer=whitened),
+        "MGDM, whitened, G=1, K=50": mgdm(prior, num_steps=50, gradient_steps_start=1, minimizer=whitened),
+        f"LAVPS, solved start ({solver_steps} Adam steps), G=0": lavps.LAVPS(
+            prior, OptimizedStart(prior, solver_steps), gradient_steps_start=0, safeguard=False
+        ),
+        "LAVPS, harmful start, Adam, G=3, safeguarded": lavps.LAVPS(
+            prior, random_start, gradient_steps_start=3
+        ),
+        "MGPS, whitened, G=1": mgps(prior, gradient_steps=1),
+        "MGPS, whitened, G=3": mgps(prior, gradient_steps=3),
+        "MGPS, Adam, G=10": mgps(
+            prior, gradient_steps=10, minimizer=lavps.Adam(), midpoint=FractionMidpoint(0.75)
+        ),
+        "DPS, K=100": lavps.DPS(prior, num_steps=100),
+        "DPS, K=1000, step .3": lavps.DPS(prior, num_steps=1000, step_size=0.3),
+        "MMPS": lavps.MMPS(prior),
+        "MMPS, steps crowded to t=0": lavps.MMPS(prior, grid_power=2.0),
+    }
+
+
+def run_mixture(size: int, components: int, observations: int, config: Config) -> list[dict[str, Any]]:
+    """All samplers on both tasks of one mixture."""
+    prior = oracle_mixture(size, components)
+    rows = []
+    for task in TASKS:
+        _, problem = oracle_problem(prior, task, observations)
+        exact = lavps.exact_posterior(prior, problem)
+
+        def record(name: str, samples: Tensor, **costs: float) -> None:
+            result = asdict(score(samples, problem, exact))  # noqa: B023 - called within the iteration
+            rows.append({"mixture": f"{size}x{size}", "task": task, "method": name, **result, **costs})  # noqa: B023
+
+        record("exact posterior (floor)", exact_samples(problem, exact, config.samples))
+        started = time.process_time()
+        drawn = [
+            lavps.DDIM(posterior).sample(lavps.Unconditional(prior.shape), config.samples, items=[item])
+            for item, posterior in enumerate(exact)
+        ]
+        record(
+            "DDIM on the exact posterior's denoiser",
+            torch.cat([posterior.samples for posterior in drawn if posterior.samples is not None]),
+            forwards=drawn[0].trace.forwards,
+            backwards=0.0,
+            cpu_seconds=time.process_time() - started,
+        )
+        for name, sampler in tqdm(
+            samplers(prior, 200 if size == 8 else 60).items(), desc=f"{size}x{size} {task}"
+        ):
+            if config.quick and ("G=20" in name or "solved" in name or "K=1000" in name):
+                continue
+            started = time.process_time()
+            posterior = sampler.sample(problem, config.samples)
+            assert posterior.samples is not None
+            record(
+                name,
+                posterior.samples,
+                forwards=posterior.trace.forwards,
+                backwards=posterior.trace.backwards,
+                cpu_seconds=time.process_time() - started,
+                acceptance=posterior.trace.acceptance,
+            )
+    return rows
+
+
+def features(x: Tensor) -> Tensor:
+    """Six scalars of an 8x8 image: four pixels, the mean, a difference across the middle."""
+    pixels = [x[:, 0, i, j] for i, j in ((1, 1), (2, 5), (5, 2), (6, 6))]
+    return torch.stack([*pixels, x.flatten(1).mean(1), x[:, 0, 4, 4] - x[:, 0, 4, 3]], dim=1)
+
+
+FEATURES = ("pixel 1,1", "pixel 2,5", "pixel 5,2", "pixel 6,6", "mean", "difference")
+
+
+class ExactSampler(Sampler):
+    """The exact posterior as a sampler: the control of the calibration test itself."""
+
+    def __init__(self, prior: lavps.GaussianMixturePrior) -> None:
+        self.prior: lavps.GaussianMixturePrior = prior
+
+    @property
+    def total_steps(self) -> int:
+        """A single step."""
+        return 1
+
+    def steps(self, run: Run) -> Iterator[Progress]:
+        """Draw every row from its own exact posterior."""
+        cache: dict[int, Tensor] = {}
+        rows = []
+        for row, (item, sample) in enumerate(zip(run.noise.items, run.noise.samples, strict=True)):
+            if item not in cache:
+                cache[item] = lavps.exact_posterior(self.prior, run.measured[row])[0].sample(64, seed=item)
+            rows.append(cache[item][sample])
+        yield Progress(torch.zeros(()), torch.stack(rows).to(run.problem.like))
+
+
+def run_calibration(config: Config) -> list[dict[str, Any]]:
+    """Simulation-based calibration of MGDM on the 8x8 mixture."""
+    prior = oracle_mixture()
+    whitened = lavps.WhitenedGradient()
+    judged: dict[str, Sampler] = {
+        "exact posterior (control)": ExactSampler(prior),
+        "MGDM, Adam, G=3": lavps.MGDM(prior),
+        "MGDM, whitened, G=2": lavps.MGDM(prior, gradient_steps_start=2, minimizer=whitened),
+        "MMPS, steps crowded to t=0": lavps.MMPS(prior, grid_power=2.0),
+    }
+    rows = []
+    for task in TASKS:
+        truth, problem = oracle_problem(prior, task, config.calibration_observations, seed=7)
+        for name, sampler in judged.items():
+            report = calibrate(
+                sampler, truth, problem, features, num_samples=63, batch_size=4096, progress=True
+            )
+            rows.append(
+                {
+                    "task": task,
+                    "method": name,
+                    "features": FEATURES,
+                    "num_samples": report.num_samples,
+                    "ranks": report.ranks.T.tolist(),
+                    "levels": report.levels,
+                    "coverage": report.coverage.tolist(),
+                    "deviation": report.deviation.tolist(),
+                    "band": report.band,
+                }
+            )
+    return rows
+
+
+def main(config: Config) -> None:
+    torch.set_num_threads(config.threads)
+    config.output.mkdir(parents=True, exist_ok=True)
+    observations = (2, 2) if config.quick else (config.observations, config.hard_observations)
+    mixtures = run_mixture(8, 4, observations[0], config)
+    if not config.quick:
+        mixtures += run_mixture(16, 8, observations[1], config)
+    result = {
+        "command": "python recipes/mixture_oracle.py" + (" --quick" if config.quick else ""),
+        "versions": {"lavps": lavps.__version__, "torch": torch.__version__},
+        "samples": config.samples,
+        "observations": observations,
+        "mixtures": mixtures,
+        "calibration": run_calibration(config if not config.quick else Config(calibration_observations=32)),
+    }
+    (config.output / "mixture_oracle.json").write_text(json.dumps(result, indent=1))
+    page.write(config.output)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

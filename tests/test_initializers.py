@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import torch
+
+import lavps
+from lavps.initializers import Safeguarded, WarmStart, ZeroShot
+from lavps.priors import MeteredPrior
+from lavps.variational import Context, DiagonalGaussian
+from test_variational import context, objective
+
+
+def descended(c: Context) -> DiagonalGaussian:
+    """A good start: the bridge after some descent."""
+    problem = objective(c)
+    return lavps.WhitenedGradient().minimize(problem, c.bridge, 20)[0]
+
+
+def mixed(c: Context) -> DiagonalGaussian:
+    """Good for row 0 and 2, terrible for row 1."""
+    good = descended(c)
+    bad = DiagonalGaussian(good.mean + 5.0, good.log_std)
+    return DiagonalGaussian.where(torch.tensor([True, False, True]), good, bad)
+
+
+def test_zero_shot_costs_nothing_and_is_the_bridge() -> None:
+    prior = MeteredPrior(objective(context()).prior)
+    start = ZeroShot().start(objective(context(), prior), differentiable=True)
+    assert prior.forwards == 0
+    assert start.accepted is None
+    torch.testing.assert_close(start.q.mean, context().bridge.mean)
+
+
+def test_a_warm_start_is_taken_as_it_is() -> None:
+    problem = objective(context())
+    start = WarmStart(mixed).start(problem, differentiable=True)
+    torch.testing.assert_close(start.q.mean, mixed(problem.context).mean)
+    assert start.model_forwards == 1
+
+
+def test_the_safeguard_decides_per_sample() -> None:
+    problem = objective(context())
+    start = Safeguarded(mixed).start(problem, differentiable=False)
+    assert start.accepted.tolist() == [True, False, True]
+    torch.testing.assert_close(start.q.mean[1], problem.context.bridge.mean[1])
+    torch.testing.assert_close(start.q.mean[0], mixed(problem.context).mean[0])
+
+
+def test_the_safeguard_compares_with_common_random_numbers() -> None:
+    """A candidate that differs by a hair is judged rightly, though the loss itself is noisy."""
+    problem = objective(context())
+
+    def hair(towards_optimum: float):
+        def model(c: Context) -> DiagonalGaussian:
+            gradient = problem.gradient(c.bridge).mean
+            return DiagonalGaussian(c.bridge.mean - towards_optimum * gradient, c.bridge.log_std)
+
+        return model
+
+    assert Safeguarded(hair(1e-7)).start(problem, differentiable=False).accepted.all()
+    assert not Safeguarded(hair(-1e-5)).start(problem, differentiable=False).accepted.any()
+
+
+def test_the_safeguard_keeps_what_it_paid_for() -> None:
+    prior = MeteredPrior(objective(context()).prior)
+    problem = objective(context(), prior)
+    start = Safeguarded(mixed).start(problem, differentiable=False)
+    assert (prior.forwards, prior.backwards) == (6, 0)
+    fresh = problem.evaluate(start.q, 0)
+    torch.testing.assert_close(start.evaluation.x_0, fresh.x_0)
+    torch.testing.assert_close(start.evaluation.x_s, fresh.x_s)
+    torch.testing.assert_close(start.evaluation.loss, fresh.loss)
+
+
+def test_the_first_gradient_of_a_mixed_batch_is_that_of_the_winners() -> None:
+    for model, forwards in (
+        (descended, 6),
+        (mixed, 7),
+        (lambda c: DiagonalGaussian(c.bridge.mean + 5.0, c.bridge.log_std), 9),
+    ):
+        prior = MeteredPrior(objective(context()).prior)
+        problem = objective(context(), prior)
+        start = Safeguarded(model).start(problem, differentiable=True)
+        assert prior.forwards == forwards, "only rows that fell back pay a new forward"
+        fresh = problem.gradient(start.q, 0)
+        torch.testing.assert_close(start.gradient.loss, fresh.loss)
+        torch.testing.assert_close(start.gradient.mean, fresh.mean, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(start.gradient.log_std, fresh.log_std, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prediction_that_is_not_finite_loses() -> None:
+    def broken(c: Context) -> DiagonalGaussian:
+        mean = c.bridge.mean.clone()
+        mean[1] = float("nan")
+        mean[2] = float("inf")
+        return DiagonalGaussian(mean, c.bridge.log_std)
+
+    for differentiable in (False, True):
+        start = Safeguarded(broken).start(objective(context()), differentiable)
+        assert start.accepted.tolist() == [True, False, False]
+        assert start.q.mean.isfinite().all()
+        if differentiable:
+            assert start.gradient.mean.isfinite().all()

@@ -61,6 +61,17 @@ def _mix(z: Words) -> Words:
     return z
 
 
+def _hash(*words: int) -> int:
+    """The same mixing of a few plain integers, which NumPy would be slow at."""
+    z = 0
+    for word in words:
+        z = ((z ^ word) + int(_GOLDEN)) & _WORD
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+        z ^= z >> 31
+    return z
+
+
 def _normal_from_words(words: Words) -> npt.NDArray[np.float32]:
     """Box-Muller: words (B, m) to standard normals (B, 2 m)."""
     radius = (words >> np.uint64(40)).astype(np.float32)
@@ -149,12 +160,9 @@ class NoiseStreams:
         return tuple(keys)
 
     def _keys(self, purpose: Purpose, step: int, index: int) -> list[Words]:
-        keys = []
-        for key in self._rows:
-            for word in (int(purpose), step, index):
-                key = _mix((key ^ np.uint64(word & _WORD)) + _GOLDEN)
-            keys.append(key)
-        return keys
+        """Both keys of every row for this draw: two arrays (B,)."""
+        draw = np.uint64(_hash(int(purpose), step, index))
+        return [_mix((key ^ draw) + _GOLDEN) for key in self._rows]
 
     def _words(self, purpose: Purpose, step: int, index: int, count: int) -> Words:
         """``count`` 64-bit words a row, (B, count)."""

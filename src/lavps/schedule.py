@@ -30,6 +30,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_MEMORY_LIMIT = 4096
+
 
 def as_time(t: float | Tensor) -> Tensor:
     """Times as a float64 CPU tensor of shape () or (B,)."""
@@ -49,15 +51,36 @@ def time_grid(num_steps: int, power: float = 1.0) -> Tensor:
 
 
 class Schedule(ABC):
-    """The pair (alpha_t, sigma_t). Subclasses give three closed forms and hold no state but numbers."""
+    """The pair (alpha_t, sigma_t). Subclasses give three closed forms: alpha, sigma, and the time."""
 
-    @abstractmethod
     def alpha(self, t: Tensor) -> Tensor:
         """Signal coefficient alpha_t, float64, of t's shape."""
+        return self._coefficients(t)[0]
 
-    @abstractmethod
     def sigma(self, t: Tensor) -> Tensor:
         """Noise coefficient sigma_t, float64, of t's shape."""
+        return self._coefficients(t)[1]
+
+    @abstractmethod
+    def _alpha(self, t: Tensor) -> Tensor:
+        """The closed form of alpha_t for float64 t."""
+
+    @abstractmethod
+    def _sigma(self, t: Tensor) -> Tensor:
+        """The closed form of sigma_t for float64 t."""
+
+    def _coefficients(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        # A sampler asks for the same few times again and again: one number is remembered, arrays are not.
+        t = as_time(t)
+        if t.ndim > 0:
+            return self._alpha(t), self._sigma(t)
+        memory: dict[float, tuple[Tensor, Tensor]] = self.__dict__.setdefault("_memory", {})
+        key = t.item()
+        if key not in memory:
+            if len(memory) >= _MEMORY_LIMIT:
+                memory.clear()
+            memory[key] = self._alpha(t), self._sigma(t)
+        return memory[key]
 
     @abstractmethod
     def time(self, noise_level: Tensor) -> Tensor:
@@ -102,15 +125,15 @@ class DiscreteVP(Schedule):
         return len(self._betas)
 
     def _log_alpha_bar_at(self, t: Tensor) -> Tensor:
-        position = as_time(t).clamp(0.0, 1.0) * self.num_train_steps
+        position = t.clamp(0.0, 1.0) * self.num_train_steps
         left = position.floor().clamp(max=self.num_train_steps - 1).long()
         return torch.lerp(self._log_alpha_bar[left], self._log_alpha_bar[left + 1], position - left)
 
-    def alpha(self, t: Tensor) -> Tensor:
+    def _alpha(self, t: Tensor) -> Tensor:
         """alpha_t = sqrt(alpha_bar_t)."""
         return (0.5 * self._log_alpha_bar_at(t)).exp()
 
-    def sigma(self, t: Tensor) -> Tensor:
+    def _sigma(self, t: Tensor) -> Tensor:
         """sigma_t = sqrt(1 - alpha_bar_t), without cancellation near t = 0."""
         return (-torch.expm1(self._log_alpha_bar_at(t))).sqrt()
 
@@ -152,19 +175,18 @@ class Cosine(Schedule):
         self._offset = offset
         self._alpha_scale = math.cos(0.5 * math.pi * offset / (1 + offset))
 
-    def alpha(self, t: Tensor) -> Tensor:
+    def _alpha(self, t: Tensor) -> Tensor:
         """alpha_t; written as a sine of the time left, which is exactly 0 at t = 1."""
-        left = (1.0 - as_time(t)) / (1.0 + self._offset)
+        left = (1.0 - t) / (1.0 + self._offset)
         return ((0.5 * math.pi * left).sin() / self._alpha_scale).clamp(max=1.0)
 
-    def sigma(self, t: Tensor) -> Tensor:
+    def _sigma(self, t: Tensor) -> Tensor:
         """sigma_t = sqrt(1 - alpha_t^2), by the product form 1 - a^2 = (1 - a)(1 + a)."""
-        t = as_time(t)
         half = 0.25 * math.pi * t / (1.0 + self._offset)
         start = 0.5 * math.pi * self._offset / (1.0 + self._offset)
         # 1 - cos(start + 2 half) / cos(start) = 2 sin(half) sin(start + half) / cos(start)
         one_minus = 2.0 * half.sin() * (start + half).sin() / self._alpha_scale
-        return (one_minus * (1.0 + self.alpha(t))).clamp(0.0, 1.0).sqrt()
+        return (one_minus * (1.0 + self._alpha(t))).clamp(0.0, 1.0).sqrt()
 
     def time(self, noise_level: Tensor) -> Tensor:
         """Inverse through the angle of the cosine, by arctan2: arccos loses half the digits at t = 0."""
@@ -182,13 +204,13 @@ class Cosine(Schedule):
 class Flow(Schedule):
     """The linear path of flow matching: alpha_t = 1 - t, sigma_t = t (the paper's "popular choice")."""
 
-    def alpha(self, t: Tensor) -> Tensor:
+    def _alpha(self, t: Tensor) -> Tensor:
         """1 - t."""
-        return 1.0 - as_time(t)
+        return 1.0 - t
 
-    def sigma(self, t: Tensor) -> Tensor:
+    def _sigma(self, t: Tensor) -> Tensor:
         """The noise is t itself."""
-        return as_time(t).clone()
+        return t.clone()
 
     def time(self, noise_level: Tensor) -> Tensor:
         """r / (1 + r), written to survive r = inf."""
@@ -213,14 +235,14 @@ class VE(Schedule):
         self._b: float = sigma_max ** (1 / rho)
         self._scale = sigma_max / (sigma_max - sigma_min)
 
-    def alpha(self, t: Tensor) -> Tensor:
+    def _alpha(self, t: Tensor) -> Tensor:
         """1 at every time."""
-        return torch.ones_like(as_time(t))
+        return torch.ones_like(t)
 
-    def sigma(self, t: Tensor) -> Tensor:
+    def _sigma(self, t: Tensor) -> Tensor:
         """The shifted power law of the class docstring, as expm1 and log1p: no cancellation near t = 0."""
         sigma_min, _, rho = self._numbers
-        log_growth = torch.log1p(as_time(t) * (self._b / self._a - 1.0))
+        log_growth = torch.log1p(t * (self._b / self._a - 1.0))
         return torch.expm1(rho * log_growth) * (sigma_min * self._scale)
 
     def time(self, noise_level: Tensor) -> Tensor:

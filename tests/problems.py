@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lavps
@@ -11,13 +12,16 @@ from lavps.schedule import Schedule
 
 
 class ConvDenoiser(nn.Module):
-    """A small convolutional network of fixed random weights, any number of spatial axes."""
+    """A convolution, tanh and the same convolution transposed, of fixed random weights.
+
+    Like a true denoiser it has a symmetric Jacobian without negative directions. Any number of spatial axes.
+    """
 
     def __init__(self, channels: int = 1, width: int = 8, dims: int = 2, seed: int = 0) -> None:
         super().__init__()
         conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
-        self.first = conv(channels, width, 3, padding=1)
-        self.second = conv(width, channels, 3, padding=1)
+        self.conv = conv(channels, width, 3, padding=1)
+        self.transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[dims - 1]
         self.dropout = nn.Dropout(0.5)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -25,8 +29,9 @@ class ConvDenoiser(nn.Module):
                 parameter.copy_(0.15 * torch.randn(parameter.shape, generator=generator))
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        hidden = self.first(x) + t.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-        return self.second(self.dropout(torch.tanh(hidden)))
+        """v-prediction."""
+        hidden = self.conv(x) + t.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        return -self.transposed(self.dropout(torch.tanh(hidden)), self.conv.weight, padding=1)
 
 
 def network_prior(schedule: Schedule | None = None, dims: int = 2, channels: int = 1) -> lavps.NetworkPrior:

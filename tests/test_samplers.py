@@ -93,11 +93,11 @@ def test_every_midpoint_lies_between_zero_and_t() -> None:
     grid, uniform = time_grid(20), torch.rand(64, generator=torch.Generator().manual_seed(0)).double()
     for rule in (PreviousMidpoint(), UniformMidpoint(), MixedMidpoint(0.5), FractionMidpoint(0.5)):
         for k in range(2, 20):
-            s = rule.draw(grid, k, uniform)
+            s = rule.draw(grid, k, lambda: uniform)
             assert (s > 0).all()
             assert (s < grid[k]).all()
-    assert MixedMidpoint(0.5).draw(grid, 19, uniform).shape == (64,)
-    assert MixedMidpoint(0.5).draw(grid, 9, uniform) == grid[8]
+    assert MixedMidpoint(0.5).draw(grid, 19, lambda: uniform).shape == (64,)
+    assert MixedMidpoint(0.5).draw(grid, 9, lambda: uniform) == grid[8]
 
 
 @pytest.mark.parametrize("steps", [3, 4])

@@ -18,7 +18,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .variational import Context, DiagonalGaussian, Evaluation, Gradient, Objective
+from .variational import (
+    Context,
+    DiagonalGaussian,
+    DifferentiableEvaluation,
+    Evaluation,
+    Gradient,
+    Objective,
+)
 
 WarmStartModel = Callable[[Context], DiagonalGaussian]
 
@@ -98,22 +105,25 @@ class Safeguarded:
         with torch.no_grad():
             candidate = self.model(objective.context)
         zero_shot = objective.context.bridge
-        warm = objective.evaluate(candidate, 0, differentiable)
-        zero = objective.evaluate(zero_shot, 0)
-        accepted = warm.loss.detach() <= zero.loss
+        differentiated = objective.evaluate_with_graph(candidate) if differentiable else None
+        warm = differentiated or objective.evaluate(candidate)
+        zero = objective.evaluate(zero_shot)
+        accepted = warm.loss <= zero.loss
         q = DiagonalGaussian.where(accepted, candidate, zero_shot)
         keep = accepted.reshape(-1, *[1] * (q.mean.ndim - 1))
         evaluation = Evaluation(
-            torch.where(accepted, warm.loss.detach(), zero.loss),
+            torch.where(accepted, warm.loss, zero.loss),
             q,
             torch.where(keep, warm.x_s, zero.x_s),
             torch.where(keep, warm.x_0, zero.x_0),
         )
-        gradient = self._gradient(objective, q, warm, accepted) if differentiable else None
+        gradient = self._gradient(objective, q, differentiated, accepted) if differentiated else None
         return Start(q, evaluation, gradient, accepted, model_forwards=1)
 
     @staticmethod
-    def _gradient(objective: Objective, q: DiagonalGaussian, warm: Evaluation, accepted: Tensor) -> Gradient:
+    def _gradient(
+        objective: Objective, q: DiagonalGaussian, warm: DifferentiableEvaluation, accepted: Tensor
+    ) -> Gradient:
         kept, fallen = accepted.nonzero().squeeze(1), (~accepted).nonzero().squeeze(1)
         if len(fallen) == 0:
             return warm.gradient()

@@ -51,10 +51,12 @@ class Purpose(IntEnum):
     COMPONENT = 11
 
 
-def _mix(z: Words) -> Words:
-    """SplitMix64's finaliser, a bijection of 64-bit words, in place."""
+def _mix(z: Words, key: Words | None = None) -> Words:
+    """SplitMix64's finaliser, a bijection of 64-bit words, in place; a second key enters half-way."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
+    if key is not None:
+        z ^= key
     z ^= z >> np.uint64(27)
     z *= np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
@@ -168,9 +170,7 @@ class NoiseStreams:
         """``count`` 64-bit words a row, (B, count)."""
         first, second = self._keys(purpose, step, index)
         counter = np.arange(count, dtype=np.uint64) * _GOLDEN
-        words = _mix(counter + first[:, None])
-        words ^= second[:, None]
-        return _mix(words)
+        return _mix(counter + first[:, None], second[:, None])
 
     def generators(self, purpose: Purpose, step: int = 0, index: int = 0) -> list[np.random.Generator]:
         """A NumPy generator a row, for draws whose length is not known beforehand."""

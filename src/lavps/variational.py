@@ -15,7 +15,7 @@ spread is a log standard deviation; the paper's variance :math:`\sigma^2 + f` ca
 
 from __future__ import annotations
 
-__all__ = ["Context", "DiagonalGaussian", "Evaluation", "Gradient", "Objective"]
+__all__ = ["Context", "DiagonalGaussian", "DifferentiableEvaluation", "Evaluation", "Gradient", "Objective"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ class Evaluation:
 
     Attributes:
         loss: L per sample (B,).
-        q: where it was evaluated: leaves of the loss's graph, where one was kept.
+        q: where it was evaluated.
         x_s: mean + exp(log_std) z.
         x_0: D(x_s, s): known once evaluated, and free to whoever uses the same x_s.
     """
@@ -119,13 +119,35 @@ class Evaluation:
     x_s: Tensor
     x_0: Tensor
 
+
+@dataclass(frozen=True)
+class DifferentiableEvaluation(Evaluation):
+    """An evaluation that has kept the graph from x_s to the likelihood, for one gradient.
+
+    Attributes:
+        nll: -log l(y | A, D(x_s, s)) per sample (B,), with its graph.
+        leaf: the x_s it starts from.
+        bridge: the bridge of the context.
+    """
+
+    nll: Tensor
+    leaf: Tensor
+    bridge: DiagonalGaussian
+
     def gradient(self, rows: Tensor | None = None) -> Gradient:
-        """dL/d(mean, log_std) per sample, 0 outside ``rows`` where given; frees the graph."""
-        weight = torch.ones_like(self.loss)
+        """dL/d(mean, log_std) per sample, where given only of ``rows``; frees the graph.
+
+        Only the denoiser and the likelihood are differentiated by torch; the KL and x_s = mean +
+        exp(log_std) z have derivatives of one line each.
+        """
+        weight = torch.ones_like(self.nll)
         if rows is not None:
             weight = torch.zeros_like(weight).index_fill(0, rows, 1.0)
-        mean, log_std = torch.autograd.grad(self.loss, (self.q.mean, self.q.log_std), weight)
-        return Gradient(self.loss.detach(), mean, log_std)
+        (slope,) = torch.autograd.grad(self.nll, self.leaf, weight)
+        gap = self.q.log_std - self.bridge.log_std
+        mean = slope + (self.q.mean - self.bridge.mean) * (-2 * self.bridge.log_std).exp()
+        log_std = slope * (self.x_s - self.q.mean) + (2 * gap).exp() - 1.0
+        return Gradient(self.loss, mean, log_std)
 
 
 @dataclass(frozen=True)
@@ -146,22 +168,26 @@ class Objective:
     noise: Callable[[int], Tensor]
     curvature: Callable[[], Tensor]
 
-    def evaluate(self, q: DiagonalGaussian, index: int = 0, differentiable: bool = False) -> Evaluation:
-        """L at q with noise number ``index``: one forward of the denoiser."""
-        with torch.set_grad_enabled(differentiable):
-            if differentiable:
-                q = DiagonalGaussian(
-                    q.mean.detach().clone().requires_grad_(),
-                    q.log_std.detach().expand_as(q.mean).clone().requires_grad_(),
-                )
-            x_s = q.sample(self.noise(index))
-            x_0 = self.prior.denoise(x_s, self.context.s)
-            loss = q.kl(self.context.bridge) - self.context.problem.log_likelihood(x_0)
-        return Evaluation(loss, q, x_s.detach(), x_0.detach())
+    def evaluate(self, q: DiagonalGaussian, index: int = 0) -> Evaluation:
+        """L at q with noise number ``index``: one forward. Differentiable in q where torch records."""
+        x_s = q.sample(self.noise(index))
+        x_0 = self.prior.denoise(x_s, self.context.s)
+        loss = q.kl(self.context.bridge) - self.context.problem.log_likelihood(x_0)
+        return Evaluation(loss, q, x_s, x_0)
+
+    def evaluate_with_graph(self, q: DiagonalGaussian, index: int = 0) -> DifferentiableEvaluation:
+        """The same, ready for one gradient: one forward, and its graph is kept."""
+        bridge, x_s = self.context.bridge, q.sample(self.noise(index))
+        with torch.enable_grad():
+            leaf = x_s.detach().requires_grad_()
+            x_0 = self.prior.denoise(leaf, self.context.s)
+            nll = -self.context.problem.log_likelihood(x_0)
+        loss = q.kl(bridge) + nll.detach()
+        return DifferentiableEvaluation(loss, q, x_s, x_0.detach(), nll, leaf, bridge)
 
     def gradient(self, q: DiagonalGaussian, index: int = 0) -> Gradient:
         """L at q with noise number ``index`` and its gradient: one forward and one backward."""
-        return self.evaluate(q, index, differentiable=True).gradient()
+        return self.evaluate_with_graph(q, index).gradient()
 
     def select(self, rows: Tensor) -> Objective:
         """The objective of these rows alone."""

@@ -83,14 +83,20 @@ class NetworkPrior:
             output = output[:, : x_t.shape[1]]
         if self.prediction == "x0":
             return output
-        alpha, sigma = self.schedule.alpha(t), self.schedule.sigma(t)
-        weight_x, weight_output = {
-            "eps": (1 / alpha, -sigma / alpha),
-            "score": (1 / alpha, sigma.square() / alpha),
-            "v": (alpha / (alpha**2 + sigma**2), -sigma / (alpha**2 + sigma**2)),
-            "velocity": (1 / (alpha + sigma), -sigma / (alpha + sigma)),
-        }[self.prediction]
+        weight_x, weight_output = self._weights(t)
         return per_sample(weight_x, x_t) * x_t + per_sample(weight_output, x_t) * output
+
+    def _weights(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """D(x_t, t) = first * x_t + second * output, the table's last column."""
+        alpha, sigma = self.schedule.alpha(t), self.schedule.sigma(t)
+        if self.prediction == "v":
+            power = alpha.square() + sigma.square()
+            return alpha / power, -sigma / power
+        if self.prediction == "velocity":
+            total = alpha + sigma
+            return 1 / total, -sigma / total
+        slope = sigma.square() if self.prediction == "score" else -sigma
+        return 1 / alpha, slope / alpha
 
     def _within_reach(self, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """The image and its time, brought down to the largest noise level that is still read."""

@@ -23,6 +23,7 @@ __all__ = ["LAVPS", "MGDM"]
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Literal
 
 from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot
@@ -111,7 +112,7 @@ class MGDM(Sampler):
         x_0 = run.prior.denoise(x_t, grid[-1])
         for k in range(self.num_steps - 1, 1, -1):
             t, u, x_u = grid[k], grid[k + 1], x_t
-            s = self.midpoint.draw(grid, k, run.noise.uniform(Purpose.MIDPOINT, k))
+            s = self.midpoint.draw(grid, k, partial(run.noise.uniform, Purpose.MIDPOINT, k))
             x_t = bridge(schedule, x_0, x_u, as_time(0.0), t, u).sample(run.normal(Purpose.TRANSITION, k))
             model_forwards = 0
             for r in range(self.repetitions):

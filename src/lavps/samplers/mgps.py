@@ -18,6 +18,7 @@ __all__ = ["MGPS"]
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot
 from ..minimizers import Minimizer, WhitenedGradient
@@ -86,7 +87,9 @@ class MGPS(Sampler):
         x_0 = run.prior.denoise(x, grid[-1])
         for k in range(self.num_steps - 1, 0, -1):
             u, t = grid[k + 1], grid[k]
-            s = self.midpoint.draw(grid, k, run.noise.uniform(Purpose.MIDPOINT, k)).clamp(min=float(grid[1]))
+            s = self.midpoint.draw(grid, k, partial(run.noise.uniform, Purpose.MIDPOINT, k)).clamp(
+                min=float(grid[1])
+            )
             context = Context(x_0, x, s, u, run.measured, schedule)
             draw = draw_midpoint(
                 run, context, curvature, self.initializer, self.minimizer, self.gradient_steps, k

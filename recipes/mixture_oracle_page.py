@@ -116,8 +116,15 @@ def table(rows: list[dict[str, Any]], mixture: str, task: str) -> str:
         costs = "| 0 | 0 | - |"
         if "forwards" in row:
             costs = f"| {row['forwards']:.0f} | {row['backwards']:.0f} | {row['cpu_seconds']:.1f} |"
+        name = row["method"]
+        if len(items) < len(rows[0]["sw2_by_item"]) and "solved" in name:
+            rival = next(
+                r for r in rows if (r["mixture"], r["task"]) == (mixture, task) and "G=20" in r["method"]
+            )
+            there = np.mean(rival["sw2_by_item"][: len(items)])
+            name += f" (first {len(items)} observations; Adam, G=20 on these: {there:.3f})"
         lines.append(
-            f"| {row['method']} | {row['sw2']:.3f} | {error:.3f} | {row['mean_error']:.3f} | "
+            f"| {name} | {row['sw2']:.3f} | {error:.3f} | {row['mean_error']:.3f} | "
             f"{row['std_ratio']:.2f} | {row['chi_square']:.2f} {costs}"
         )
     return "\n".join(lines)

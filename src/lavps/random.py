@@ -49,6 +49,8 @@ class Purpose(IntEnum):
     RENOISE = 9
     PROBE = 10
     COMPONENT = 11
+    TIME = 12
+    TRAINING = 13
 
 
 def _mix(z: Words, key: Words | None = None) -> Words:

@@ -1,0 +1,103 @@
+r"""The inference model: one forward pass that predicts where the inner problem ends (the paper's Eq. 16).
+
+.. math:: \mu_\varphi(c) = m_b + \sigma_b \big(f^{mean}_\varphi(c) + \gamma_\varphi(s, t)\, u(c)\big), \qquad
+    \lambda_\varphi(c) = \log \sigma_b + f^{std}_\varphi(c)
+
+with :math:`m_b, \sigma_b` mean and standard deviation of the bridge. The residual of the mean is in units of
+the bridge's spread, which makes it of order one at every noise level; that of the spread is in its
+logarithm, so no variance is ever negative. u is the step that guidance would take were the denoiser linear,
+
+.. math:: u(c) = \sigma_b J A^T W (y - A x_0) / (1 + \sigma_b^2 J^2 h), \qquad
+    J = \alpha_s v / (\alpha_s^2 v + \sigma_s^2),
+
+W the noise's precision, h the likelihood's curvature, v the variance of the data; late in the run, where the
+denoiser is nearly the identity, it is most of the answer for *any* operator, and needs no pass of the
+denoiser. It is both a channel of the network and, times a gate, a shortcut to the output. All outputs
+start at zero: an untrained model *is* the zero-shot start.
+"""
+
+from __future__ import annotations
+
+__all__ = ["InferenceModel"]
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..networks import Conditioning, conditioning_channels
+from ..networks.conditioning import curvature_once
+from ..networks.layers import zeroed
+from ..transitions import per_sample
+from ..variational import Context, DiagonalGaussian
+
+
+class InferenceModel(nn.Module):
+    """c -> N(mu, diag(exp(2 lambda))), a warm start for MGDM, MGPS and whatever shares their context.
+
+    Args:
+        network: called as network(channels, t, s, problem=...), returns twice the image's channels.
+        conditioning: what the network is told of the measurement, as channels.
+        likelihood_step: whether it is told u(c), and has the shortcut.
+        data_variance: v.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        conditioning: Sequence[Conditioning],
+        likelihood_step: bool = True,
+        data_variance: float = 0.25,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.conditioning = tuple(conditioning)
+        self.data_variance = data_variance
+        self.gate: nn.Module | None = None
+        if likelihood_step:
+            self.gate = nn.Sequential(
+                nn.Linear(4, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), zeroed(nn.Linear(64, 1))
+            )
+
+    @staticmethod
+    def in_channels(
+        image_channels: int, conditioning: Sequence[Conditioning], likelihood_step: bool = True
+    ) -> int:
+        """Channels the network receives: x_t, x_0, u and the conditioning's."""
+        own = image_channels * (3 if likelihood_step else 2)
+        return own + sum(part.channels(image_channels) for part in conditioning)
+
+    def forward(self, context: Context) -> DiagonalGaussian:
+        """Bridge plus residual, in the dtype of the images."""
+        x_t, schedule = context.x_t, context.schedule
+        # As EDM does: the noisy image at unit scale, whatever the schedule.
+        size = torch.hypot(schedule.alpha(context.t), schedule.sigma(context.t))
+        told = [conditioning_channels(self.conditioning, context)]
+        t, s = (self._clock(time, x_t) for time in (context.t, context.s))
+        bridge, step, gate = context.bridge, None, None
+        if self.gate is not None:
+            step, stiffness = self._likelihood_step(context)
+            spread = bridge.log_std.to(x_t).reshape(-1).expand(len(x_t))
+            gate = self.gate(torch.stack([s, t, spread.float() / 4, stiffness.float().log() / 8], dim=1))
+            told.append(step.asinh())
+        channels = torch.cat([x_t / per_sample(size, x_t), context.x_0, *told], dim=1)
+        shift, spread = self.network(channels, t, s, problem=context.problem).to(x_t.dtype).chunk(2, dim=1)
+        if step is not None and gate is not None:
+            shift = shift + per_sample(gate[:, 0], step) * step
+        return DiagonalGaussian(bridge.mean + bridge.log_std.exp() * shift, bridge.log_std + spread)
+
+    @torch.no_grad()
+    def _likelihood_step(self, context: Context) -> tuple[Tensor, Tensor]:
+        """u(c) (B, C, *spatial) and 1 + sigma_b^2 J^2 h (B,)."""
+        problem, x_0, v = context.problem, context.x_0.detach(), self.data_variance
+        alpha, sigma = context.schedule.alpha(context.s), context.schedule.sigma(context.s)
+        slope = per_sample(alpha * v / (alpha.square() * v + sigma.square()), x_0)
+        prediction = problem.operator(x_0)
+        residual = problem.noise.precision(prediction) * problem.residual(prediction)
+        reach = context.bridge.log_std.exp() * slope
+        stiffness = 1.0 + reach.reshape(-1).square() * curvature_once(problem, x_0)
+        return reach / per_sample(stiffness, x_0) * problem.operator.vjp(x_0, residual), stiffness
+
+    @staticmethod
+    def _clock(time: Tensor, like: Tensor) -> Tensor:
+        return time.to(torch.float32).to(like.device).expand(len(like))

@@ -1,0 +1,44 @@
+"""Networks for denoisers and inference models, and how they learn of a measurement."""
+
+from __future__ import annotations
+
+__all__ = [
+    "MLP",
+    "Conditioning",
+    "HDiT",
+    "HDiTConfig",
+    "InvFusion",
+    "LikelihoodGradient",
+    "MLPConfig",
+    "Palette",
+    "UNet",
+    "UNetConfig",
+    "build_network",
+    "conditioning_channels",
+    "hdit_ffhq256",
+    "hdit_imagenet256",
+    "hdit_tiny",
+    "unet_small",
+]
+
+from collections.abc import Mapping
+from typing import Any
+
+from .conditioning import Conditioning, InvFusion, LikelihoodGradient, Palette, conditioning_channels
+from .hdit import HDiT, HDiTConfig, hdit_ffhq256, hdit_imagenet256, hdit_tiny
+from .mlp import MLP, MLPConfig
+from .unet import UNet, UNetConfig, unet_small
+
+
+def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP:
+    """The network, its weights drawn anew, that ``config.to_dict()`` described."""
+    fields = dict(description)
+    kind = fields.pop("kind", None)
+    if kind == HDiTConfig.kind:
+        return HDiT(HDiTConfig(**fields))
+    if kind == UNetConfig.kind:
+        return UNet(UNetConfig(**fields))
+    if kind == MLPConfig.kind:
+        return MLP(MLPConfig(**fields))
+    kinds = (HDiTConfig.kind, UNetConfig.kind, MLPConfig.kind)
+    raise ValueError(f"kind must be one of {kinds}, got {kind!r}")

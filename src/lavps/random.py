@@ -51,6 +51,7 @@ class Purpose(IntEnum):
     COMPONENT = 11
     TIME = 12
     TRAINING = 13
+    AUGMENTATION = 14
 
 
 def _mix(z: Words, key: Words | None = None) -> Words:

@@ -38,6 +38,12 @@ class InferenceTask:
         self.source = source
         self.description = description or {}
 
+    def to(self, device: torch.device | str) -> None:
+        """Bring the frozen denoiser to where the model is trained."""
+        frozen = getattr(self.source.prior, "network", None)
+        if isinstance(frozen, nn.Module):
+            frozen.to(device).requires_grad_(False)
+
     def loss(self, images: Tensor, items: Sequence[int]) -> Tensor:
         """L(model(c); c) per pixel (B,), c drawn for these items."""
         context = self.source.draw(images, items, self.network)

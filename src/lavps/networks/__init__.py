@@ -14,6 +14,7 @@ __all__ = [
     "UNet",
     "UNetConfig",
     "build_network",
+    "build_seeded",
     "conditioning_channels",
     "hdit_ffhq256",
     "hdit_imagenet256",
@@ -23,6 +24,9 @@ __all__ = [
 
 from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import nn
 
 from .conditioning import Conditioning, InvFusion, LikelihoodGradient, Palette, conditioning_channels
 from .hdit import HDiT, HDiTConfig, hdit_ffhq256, hdit_imagenet256, hdit_tiny
@@ -42,3 +46,10 @@ def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP:
         return MLP(MLPConfig(**fields))
     kinds = (HDiTConfig.kind, UNetConfig.kind, MLPConfig.kind)
     raise ValueError(f"kind must be one of {kinds}, got {kind!r}")
+
+
+def build_seeded(network: Mapping[str, Any], seed: int) -> nn.Module:
+    """A new network whose first weights are a function of the seed; torch's own generator is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        return build_network(network)

@@ -31,11 +31,11 @@ from lavps.amortization.checkpoint import (
     save_model,
     schedule_from_dict,
     schedule_to_dict,
-    weights_hash,
 )
 from lavps.amortization.data import ImageData, image_of, shards
 from lavps.amortization.denoising import DenoiserTask
 from lavps.amortization.ema import Ema
+from lavps.amortization.hashes import weights_hash
 from lavps.amortization.trainer import TrainerConfig, TrainingResult, learning_rate_at, train
 from lavps.cli import main
 from lavps.networks import UNetConfig, build_seeded

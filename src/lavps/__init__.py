@@ -2,12 +2,14 @@
 
 The rooms, in the paper's order: :mod:`~lavps.schedule`, :mod:`~lavps.transitions`, :mod:`~lavps.random`,
 :mod:`~lavps.priors`, :mod:`~lavps.operators`, :mod:`~lavps.problem`, :mod:`~lavps.variational`,
-:mod:`~lavps.minimizers`, :mod:`~lavps.initializers`, :mod:`~lavps.samplers`, :mod:`~lavps.evaluation`.
+:mod:`~lavps.minimizers`, :mod:`~lavps.initializers`, :mod:`~lavps.samplers`, :mod:`~lavps.networks`,
+:mod:`~lavps.amortization`, :mod:`~lavps.evaluation`.
 """
 
 from importlib.metadata import version as _version
 
 from . import operators
+from .amortization import InferenceModel, load_inference_model, load_prior
 from .minimizers import Adam, WhitenedGradient
 from .priors import EDMPrior, GaussianMixturePrior, GaussianPrior, NetworkPrior, Prior, Ranged, Rescheduled
 from .problem import GaussianNoise, InverseProblem, PoissonNoise, Unconditional, exact_posterior
@@ -35,6 +37,7 @@ __all__ = [
     "GaussianMixturePrior",
     "GaussianNoise",
     "GaussianPrior",
+    "InferenceModel",
     "InverseProblem",
     "NetworkPrior",
     "PoissonNoise",
@@ -47,5 +50,7 @@ __all__ = [
     "VPLinear",
     "WhitenedGradient",
     "exact_posterior",
+    "load_inference_model",
+    "load_prior",
     "operators",
 ]

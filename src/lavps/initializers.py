@@ -9,7 +9,7 @@ r"""Where the inner optimisation starts: zero-shot, warm, or the better of the t
 
 from __future__ import annotations
 
-__all__ = ["Initializer", "Safeguarded", "Start", "WarmStart", "WarmStartModel", "ZeroShot"]
+__all__ = ["Initializer", "Safeguarded", "Start", "WarmStart", "WarmStartModel", "ZeroShot", "require_fit"]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .priors import Prior
 from .variational import (
     Context,
     DiagonalGaussian,
@@ -28,6 +29,13 @@ from .variational import (
 )
 
 WarmStartModel = Callable[[Context], DiagonalGaussian]
+
+
+def require_fit(model: WarmStartModel, prior: Prior) -> None:
+    """Let a model that knows its prior (one loaded from a checkpoint) refuse another, saying why."""
+    check = getattr(model, "check_prior", None)
+    if check is not None:
+        check(prior)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,19 @@
 """Amortization: the inference model, the contexts it learns from, and the training of all networks."""
 
+from .checkpoint import load_prior, save_model
 from .contexts import ContextSource
 from .denoising import DenoiserTask
 from .inference import InferenceTask
+from .loading import load_inference_model, save_inference_model
 from .model import InferenceModel
 
-__all__ = ["ContextSource", "DenoiserTask", "InferenceModel", "InferenceTask"]
+__all__ = [
+    "ContextSource",
+    "DenoiserTask",
+    "InferenceModel",
+    "InferenceTask",
+    "load_inference_model",
+    "load_prior",
+    "save_inference_model",
+    "save_model",
+]

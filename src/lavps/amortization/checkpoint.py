@@ -15,10 +15,8 @@ __all__ = [
     "load_weights",
     "read_config",
     "save_model",
-    "weights_hash",
 ]
 
-import hashlib
 import json
 import os
 import platform
@@ -39,6 +37,7 @@ from ..networks import build_network
 from ..priors import NetworkPrior
 from ..priors.networks import Prediction, TimeInput
 from ..schedule import VE, Cosine, DiscreteVP, Flow, Schedule, VPLinear
+from .hashes import file_hash, tensors_hash
 
 Kind = Literal["prior", "inference", "conditional"]
 _WEIGHTS, _CONFIG, _CARD, _FORMAT = "model.safetensors", "config.json", "README.md", 1
@@ -131,21 +130,6 @@ class ModelConfig:
         return cls(**values | shapes | {"schedule": schedule_from_dict(values["schedule"])})
 
 
-def _hash(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        values = tensor.detach().cpu()
-        values = (values.float() if values.is_floating_point() else values).contiguous()
-        digest.update(f"{name}{tuple(values.shape)}".encode())
-        digest.update(values.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def weights_hash(module: nn.Module) -> str:
-    """sha256 of a module's names, shapes and values; the same for bfloat16 values held as float32."""
-    return _hash(module.state_dict())
-
-
 def save_model(
     folder: str | Path, network: nn.Module, config: ModelConfig, dtype: torch.dtype = torch.float32
 ) -> ModelConfig:
@@ -169,8 +153,8 @@ def save_model(
     config = replace(
         config,
         dtype=str(dtype).removeprefix("torch."),
-        sha256=_file_hash(folder / _WEIGHTS),
-        weights_hash=_hash(tensors),
+        sha256=file_hash(folder / _WEIGHTS),
+        weights_hash=tensors_hash(tensors),
         versions={"lavps": version("lavps"), "torch": torch.__version__, "python": platform.python_version()},
     )
     write_json(folder / _CONFIG, config.to_dict())
@@ -205,7 +189,7 @@ def read_config(path: str | Path) -> ModelConfig:
 def load_weights(path: str | Path, network: nn.Module, config: ModelConfig) -> None:
     """Load a model folder's weights into ``network``, once their sha256 is found to be ``config``'s."""
     file = model_folder(path) / _WEIGHTS
-    if (found := _file_hash(file)) != config.sha256:
+    if (found := file_hash(file)) != config.sha256:
         raise ValueError(f"{file} is damaged or not the file described: sha256 {found}, not {config.sha256}")
     network.load_state_dict(load_file(file))
 
@@ -221,7 +205,9 @@ def load_prior(path: str | Path, device: str | torch.device = "cpu") -> NetworkP
     network = build_network(config.network)
     load_weights(folder, network, config)
     network.requires_grad_(False).to(device)
-    return NetworkPrior(network, config.schedule, config.prediction, config.time_input)
+    prior = NetworkPrior(network, config.schedule, config.prediction, config.time_input)
+    prior.weights_hash = config.weights_hash
+    return prior
 
 
 def check_fits(config: ModelConfig, prior_hash: str, schedule: Schedule) -> None:
@@ -294,14 +280,6 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(path)
-
-
-def _file_hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 _MODEL_CARD = """---

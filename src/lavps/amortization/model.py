@@ -20,7 +20,7 @@ from __future__ import annotations
 
 __all__ = ["InferenceModel"]
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from ..networks import Conditioning, conditioning_channels
 from ..networks.conditioning import curvature_once
 from ..networks.layers import zeroed
+from ..priors import Prior
 from ..transitions import per_sample
 from ..variational import Context, DiagonalGaussian
 
@@ -53,6 +54,7 @@ class InferenceModel(nn.Module):
         self.network = network
         self.conditioning = tuple(conditioning)
         self.data_variance = data_variance
+        self.check_prior: Callable[[Prior], None] | None = None  # set by what loads a checkpoint
         self.gate: nn.Module | None = None
         if likelihood_step:
             self.gate = nn.Sequential(

@@ -73,6 +73,7 @@ class NetworkPrior:
         self.schedule = schedule
         self.prediction = prediction
         self.time_input = time_input
+        self.weights_hash: str | None = None  # where known from a checkpoint
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """D(x_t, t) from the network's prediction."""

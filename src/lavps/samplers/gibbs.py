@@ -26,7 +26,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Literal
 
-from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot
+from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot, require_fit
 from ..minimizers import Adam, Minimizer
 from ..priors import Prior
 from ..random import Purpose
@@ -162,6 +162,10 @@ class LAVPS(MGDM):
     model: WarmStartModel
     _: KW_ONLY
     safeguard: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_fit(self.model, self.prior)
 
     @property
     def initializer(self) -> Initializer:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
-from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot
+from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot, require_fit
 from ..minimizers import Minimizer, WhitenedGradient
 from ..priors import Prior
 from ..random import Purpose
@@ -63,6 +63,8 @@ class MGPS(Sampler):
             raise ValueError(f"MGPS needs num_steps of at least 3, got {self.num_steps}")
         if self.gradient_steps < 0:
             raise ValueError("gradient_steps must not be negative")
+        if self.model is not None:
+            require_fit(self.model, self.prior)
 
     @property
     def initializer(self) -> Initializer:

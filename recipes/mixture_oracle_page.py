@@ -146,6 +146,27 @@ def calibration_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def spread_table(rows: list[dict[str, Any]]) -> str:
+    """Ten mixtures."""
+    if not rows:
+        return "(not in the quick version)"
+    methods = [name for name in rows[0] if name not in ("seed", "task", "floor", "ambiguous")]
+    lines = [
+        "| mixture, task | ambiguous | floor | " + " | ".join(methods) + " |",
+        "|---|---|---|" + "---|" * len(methods),
+    ]
+    for task in TITLES:
+        here = [row for row in rows if row["task"] == task]
+        for row in here:
+            values = " | ".join(f"{row[name]:.3f}" for name in methods)
+            lines.append(
+                f"| seed {row['seed']}, {task} | {row['ambiguous']} | {row['floor']:.3f} | {values} |"
+            )
+        means = " | ".join(f"**{np.mean([row[name] for row in here]):.3f}**" for name in methods)
+        lines.append(f"| mean, {task} | | {np.mean([row['floor'] for row in here]):.3f} | {means} |")
+    return "\n".join(lines)
+
+
 def write(folder: Path) -> None:
     """Figures and page from ``mixture_oracle.json`` in the folder."""
     result = json.loads((folder / "mixture_oracle.json").read_text())
@@ -163,6 +184,7 @@ def write(folder: Path) -> None:
         samples=result["samples"],
         observations=" and ".join(map(str, result["observations"])),
         tables=tables,
+        spread=spread_table(result["spread"]),
         calibration=calibration_table(result["calibration"]),
         calibration_observations=len(result["calibration"][0]["ranks"][0]),
     )

@@ -33,13 +33,13 @@ def setting(task: str, observations: int):
 
 
 @cache
-def judged(sampler: Sampler, task: str, observations: int = 6) -> OracleScore:
+def judged(sampler: Sampler, task: str, observations: int = 8) -> OracleScore:
     problem, exact = setting(task, observations)
     return score(sampler.sample(problem, SAMPLES).samples, problem, exact)
 
 
 @cache
-def floor(task: str, observations: int = 6) -> OracleScore:
+def floor(task: str, observations: int = 8) -> OracleScore:
     problem, exact = setting(task, observations)
     return score(exact_samples(problem, exact, SAMPLES), problem, exact)
 
@@ -74,7 +74,7 @@ def test_dps_comes_near_the_posterior(task: str) -> None:
 
 @TASKS
 def test_ddim_on_the_posteriors_own_denoiser_is_exact(task: str) -> None:
-    problem, exact = setting(task, 6)
+    problem, exact = setting(task, 8)
     drawn = [
         lavps.DDIM(posterior, grid_power=2.0)
         .sample(lavps.Unconditional((1, 8, 8)), SAMPLES, items=[i])
@@ -134,7 +134,7 @@ def test_mmps_is_calibrated(task: str) -> None:
 
     report = calibrate(lavps.MMPS(PRIOR, grid_power=2.0), truth, problem, features, num_samples=31)
     assert (report.deviation <= 1.3 * report.band).all()
-    assert report.coverage.mean(1).tolist() == pytest.approx(report.levels, abs=0.06)
+    assert report.coverage.mean(1).tolist() == pytest.approx(report.levels, abs=0.08)
 
 
 @pytest.mark.slow

@@ -44,7 +44,8 @@ def draw_pareto(rows: list[dict[str, Any]], path: Path) -> None:
     )
     for axis, panel in zip(axes.flat, panels, strict=True):
         here = [row for row in rows if (row["mixture"], row["task"]) == panel]
-        floor = next(row["sw2"] for row in here if "floor" in row["method"])
+        floor, count = next((row["sw2"], len(row["sw2_by_item"])) for row in here if "floor" in row["method"])
+        here = [row for row in here if len(row["sw2_by_item"]) == count]  # the solved starts have fewer
         axis.axhline(floor, color="k", lw=1, ls="--", label="exact posterior (floor)")
         for family, colour in FAMILIES.items():
             group = [row for row in here if row["method"].startswith(family)]
@@ -64,7 +65,7 @@ def draw_pareto(rows: list[dict[str, Any]], path: Path) -> None:
             ylabel="sliced W2 to the exact posterior", ylim=(0, min(0.14, 1.1 * max(r["sw2"] for r in here)))
         )
         axis.grid(alpha=0.3, which="both")
-    axes.flat[0].legend(fontsize=7, loc="upper right")
+    axes.flat[0].legend(fontsize=7, loc="lower left")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

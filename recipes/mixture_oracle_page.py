@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import matplotlib.ticker
 import tyro
 
 matplotlib.use("Agg")
@@ -64,6 +65,9 @@ def draw_pareto(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set(
             ylabel="sliced W2 to the exact posterior", ylim=(0, min(0.14, 1.1 * max(r["sw2"] for r in here)))
         )
+        ticks = (200, 500, 1000, 2000, 5000)
+        axis.set_xticks(ticks, labels=[str(tick) for tick in ticks])
+        axis.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         axis.grid(alpha=0.3, which="both")
     axes.flat[0].legend(fontsize=7, loc="lower left")
     figure.tight_layout()

@@ -126,7 +126,8 @@ def test_rescheduling_leaves_the_posterior_where_it_is() -> None:
 
 
 @TASKS
-def test_mmps_is_calibrated(task: str) -> None:
+def test_mmps_is_nearly_calibrated(task: str) -> None:
+    """It covers a little less than it promises: .84 at .90 here, .88 over the benchmark's observations."""
     truth, problem = oracle_problem(PRIOR, task, 200, seed=7)
 
     def features(x: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,7 @@ class Purpose(IntEnum):
     TIME = 12
     TRAINING = 13
     AUGMENTATION = 14
+    REFERENCE = 15
 
 
 def _mix(z: Words, key: Words | None = None) -> Words:

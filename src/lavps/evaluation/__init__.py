@@ -1,7 +1,10 @@
-"""Judging samplers: distances to exact posteriors, calibration of uncertainty."""
+"""Judging samplers: metrics of images, paired tests, distances to exact posteriors, calibration."""
 
 from .calibration import CalibrationReport, calibrate, coverage, ranks, uniformity_band
 from .distances import sliced_wasserstein
+from .lpips import LPIPS
+from .metrics import ImageBatch, crps, pixel_coverage, psnr, ssim
+from .mmd import CLIPEmbedding, Embedding, LPIPSEmbedding, SetDistance, image_mmd, mmd_difference
 from .oracle import (
     OptimizedStart,
     OracleScore,
@@ -11,19 +14,51 @@ from .oracle import (
     random_start,
     score,
 )
+from .pareto import Match, Point, cheapest_matching, front_of, pareto_front
+from .reference import tempered_posterior
+from .statistics import (
+    BootstrapDifference,
+    NonInferiority,
+    joint_bootstrap,
+    non_inferiority,
+    paired_bootstrap,
+)
 
 __all__ = [
+    "LPIPS",
+    "BootstrapDifference",
+    "CLIPEmbedding",
     "CalibrationReport",
+    "Embedding",
+    "ImageBatch",
+    "LPIPSEmbedding",
+    "Match",
+    "NonInferiority",
     "OptimizedStart",
     "OracleScore",
+    "Point",
+    "SetDistance",
     "calibrate",
+    "cheapest_matching",
     "coverage",
+    "crps",
     "exact_samples",
+    "front_of",
+    "image_mmd",
+    "joint_bootstrap",
+    "mmd_difference",
+    "non_inferiority",
     "oracle_mixture",
     "oracle_problem",
+    "paired_bootstrap",
+    "pareto_front",
+    "pixel_coverage",
+    "psnr",
     "random_start",
     "ranks",
     "score",
     "sliced_wasserstein",
+    "ssim",
+    "tempered_posterior",
     "uniformity_band",
 ]

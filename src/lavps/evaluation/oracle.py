@@ -163,7 +163,7 @@ class OptimizedStart:
             z = NoiseStreams((1,), (0,), (0,)).normal(Purpose.PROBE, shape, context.x_t, index=index)
             return z.expand_as(context.x_t)
 
-        objective = Objective(self.prior, context, noise, lambda: context.problem.curvature(context.x_0))
+        objective = Objective(self.prior, context, noise)
         return self.minimizer.minimize(objective, context.bridge, self.steps)[0]
 
 

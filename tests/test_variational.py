@@ -29,7 +29,7 @@ def objective(c: Context, prior: lavps.Prior | None = None) -> Objective:
     def noise(index: int) -> Tensor:
         return 2 * images(len(c.x_0), seed=100 + index).to(c.x_0)
 
-    return Objective(prior or network_prior(), c, noise, lambda: c.problem.curvature(c.x_0))
+    return Objective(prior or network_prior(), c, noise)
 
 
 def test_kl_is_that_of_torch_per_sample() -> None:
@@ -93,7 +93,7 @@ def test_a_row_of_the_objective_knows_nothing_of_the_others() -> None:
     torch.testing.assert_close(part.loss, whole.loss[rows])
     torch.testing.assert_close(part.mean, whole.mean[rows])
     torch.testing.assert_close(part.log_std, whole.log_std[rows])
-    torch.testing.assert_close(problem.select(rows).curvature(), problem.curvature()[rows])
+    torch.testing.assert_close(problem.select(rows).curvature, problem.curvature[rows])
 
 
 def test_the_likelihoods_gradient_can_be_asked_of_some_rows() -> None:
@@ -138,7 +138,7 @@ def test_for_a_gaussian_prior_the_optimum_is_known(share: float) -> None:
     def zero_noise(index: int) -> Tensor:
         return torch.zeros_like(c.x_0)
 
-    problem = Objective(prior, c, zero_noise, lambda: c.problem.curvature(c.x_0))
+    problem = Objective(prior, c, zero_noise)
     gradient = problem.gradient(DiagonalGaussian(optimum, c.bridge.log_std))
     assert gradient.mean.abs().max() < 1e-8
     start = problem.evaluate(c.bridge).loss

@@ -9,7 +9,16 @@ r"""Where the inner optimisation starts: zero-shot, warm, or the better of the t
 
 from __future__ import annotations
 
-__all__ = ["Initializer", "Safeguarded", "Start", "WarmStart", "WarmStartModel", "ZeroShot", "require_fit"]
+__all__ = [
+    "Initializer",
+    "Safeguarded",
+    "Start",
+    "WarmStart",
+    "WarmStartModel",
+    "ZeroShot",
+    "amortized",
+    "require_fit",
+]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -144,3 +153,8 @@ class Safeguarded:
             gradient.mean.index_copy(0, fallen, fresh.mean),
             gradient.log_std.index_copy(0, fallen, fresh.log_std),
         )
+
+
+def amortized(model: WarmStartModel, safeguard: bool) -> Initializer:
+    """The model's prediction, safeguarded or taken as it is."""
+    return Safeguarded(model) if safeguard else WarmStart(model)

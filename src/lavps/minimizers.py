@@ -111,7 +111,7 @@ class WhitenedGradient:
         context = objective.context
         variance = (2 * context.bridge.log_std).exp()
         alpha = per_sample(context.schedule.alpha(context.s), start.mean)
-        lipschitz = 1.0 + variance / alpha.square() * per_sample(objective.curvature(), start.mean)
+        lipschitz = 1.0 + variance / alpha.square() * per_sample(objective.curvature, start.mean)
         for g in range(steps):
             gradient = first if g == 0 and first is not None else objective.gradient(q, g)
             loss = gradient.loss

@@ -18,18 +18,18 @@ __all__ = [
 ]
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from .noise import GaussianNoise, NoiseModel, PoissonNoise
 from .operators import Operator, as_operator
-from .operators.conjugate import inner
+from .operators.conjugate import largest_singular_value
 from .priors import GaussianMixturePrior
-from .random import NoiseStreams, Purpose
-from .transitions import per_sample
+from .random import NoiseStreams
 
 
 @dataclass(frozen=True, init=False)
@@ -141,28 +141,35 @@ class InverseProblem:
         count = self._observed(torch.ones_like(squares)).flatten(1).sum(1)
         return self._observed(squares).flatten(1).sum(1) / count.clamp(min=1)
 
-    @property
-    def curvature_is_constant(self) -> bool:
-        """Whether :meth:`curvature` is the same at every x: a linear operator under Gaussian noise."""
-        return self.operator.linear and isinstance(self.noise, GaussianNoise)
-
     def curvature(self, x: Tensor, iterations: int = 30) -> Tensor:
         r"""Largest eigenvalue of :math:`J^T W J`, per row (B,): how sharply the likelihood bends at x.
 
         J is the operator's Jacobian, W the noise's curvature in its prediction; the operator's norm squared
-        over std^2 for Gaussian noise. By power iteration.
+        over std^2 for Gaussian noise. By power iteration; for a linear operator under Gaussian noise it is
+        the same at every x, and computed once.
         """
-        if isinstance(self.noise, GaussianNoise):
-            bend = self.noise.curvature(self.y, self.y).to(x).reshape(-1)
+        if not isinstance(self.noise, GaussianNoise):
+            weight = self._observed(self.noise.curvature(self.y, self.operator(x)))
+            jvp, vjp = partial(self.operator.jvp, x), partial(self.operator.vjp, x)
+            return largest_singular_value(jvp, vjp, x, iterations, weight).square()
+        bend = self.noise.curvature(self.y, self.y).to(x).reshape(-1)
+        if not self.operator.linear:
             return self.operator.norm(x, iterations).square() * bend
-        weight = self.noise.curvature(self.y, self.operator(x))
-        u = NoiseStreams((0,), (0,), (0,)).normal(Purpose.PROBE, x.shape[1:], x).expand_as(x)
-        size = torch.zeros(len(x), dtype=x.dtype, device=x.device)
-        for _ in range(iterations):
-            u = u / per_sample(inner(u, u).sqrt().clamp(min=torch.finfo(x.dtype).tiny), u)
-            u = self.operator.vjp(x, self._observed(weight * self.operator.jvp(x, u)))
-            size = inner(u, u).sqrt()
-        return size
+        zero = torch.zeros_like(x)
+        return self.remembered(
+            ("curvature", iterations), lambda: self.operator.norm(zero, iterations).square() * bend
+        )
+
+    def remembered(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """What depends on the problem alone, kept with it: a sampler asks at each of its steps.
+
+        As functools.cached_property does, but by key; it lives as long as the problem and is nobody else's.
+        """
+        known: dict[Hashable, Tensor] = self.__dict__.setdefault("_remembered", {})
+        if key not in known:
+            with torch.inference_mode(False), torch.no_grad():
+                known[key] = compute()
+        return known[key]
 
     def to(self, *args: torch.device | str | torch.dtype) -> InverseProblem:
         """The problem on another device or in another real dtype."""

@@ -159,14 +159,16 @@ class Objective:
         context: the context c.
         noise: z for evaluation number g = 0, 1, ...: (B, C, *spatial). Evaluations with one number share
             their noise, so candidates are compared with common random numbers.
-        curvature: largest eigenvalue of the likelihood's Hessian in x_0, per sample (B,), for minimisers
-            that ask for it.
     """
 
     prior: Prior
     context: Context
     noise: Callable[[int], Tensor]
-    curvature: Callable[[], Tensor]
+
+    @property
+    def curvature(self) -> Tensor:
+        """Largest eigenvalue of the likelihood's Hessian in x_0, per sample (B,)."""
+        return self.context.problem.curvature(self.context.x_0)
 
     def evaluate(self, q: DiagonalGaussian, index: int = 0) -> Evaluation:
         """L at q with noise number ``index``: one forward. Differentiable in q where torch records."""
@@ -195,5 +197,4 @@ class Objective:
             self.prior,
             self.context.select(rows),
             lambda index: self.noise(index)[rows],
-            lambda: self.curvature()[rows],
         )

@@ -32,10 +32,9 @@ __all__ = [
     "LikelihoodGradient",
     "Palette",
     "conditioning_channels",
-    "curvature_once",
 ]
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -95,7 +94,7 @@ class Palette:
         """A^+ y, in the dtype of x_0; computed once for a linear problem."""
         problem, x_0 = context.problem, context.x_0
         if problem.operator.linear:
-            return _once(problem, self, lambda: self._linear(problem)).to(x_0)
+            return problem.remembered(self, lambda: self._linear(problem)).to(x_0)
         if problem.y.shape == x_0.shape and not problem.y.is_complex():
             return problem.y.to(x_0)
         back = problem.operator.vjp(x_0, problem.y)
@@ -128,33 +127,14 @@ class LikelihoodGradient:
             prediction = problem.operator(x_0)
             weight = problem.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
             gradient = problem.operator.vjp(x_0, weight * problem.residual(prediction))
-            curvature = curvature_once(problem, x_0)
+            curvature = problem.curvature(x_0)
         return _over(gradient, curvature)
-
-
-def curvature_once(problem: InverseProblem, x_0: Tensor) -> Tensor:
-    """The likelihood's curvature at x_0 (B,), computed once where it is the same everywhere."""
-    if problem.curvature_is_constant:
-        return _once(problem, "curvature", lambda: problem.curvature(torch.zeros_like(x_0)))
-    return problem.curvature(x_0)
 
 
 def _over(x: Tensor, size: Tensor) -> Tensor:
     """x (B, ...) over size (B,), row by row; 0 where the size is."""
     positive = size > torch.finfo(size.dtype).tiny
     return torch.where(per_sample(positive, positive.new_empty(x.shape)), x / per_sample(size, x), 0.0)
-
-
-def _once(problem: InverseProblem, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-    """What depends on the problem alone, kept with it: a sampler asks at each of its steps.
-
-    As functools.cached_property does, but by key; it lives as long as the problem and is nobody else's.
-    """
-    known: dict[Hashable, Tensor] = problem.__dict__.setdefault("_conditioning", {})
-    if key not in known:
-        with torch.inference_mode(False), torch.no_grad():
-            known[key] = compute()
-    return known[key]
 
 
 class InvFusion(nn.Module):

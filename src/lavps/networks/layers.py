@@ -139,6 +139,8 @@ class MappingNetwork(nn.Module):
 class ConditionEmbedding(nn.Module):
     """The condition vector (B, M) of a time t, a second time s and a class, where the network has them.
 
+    Where all rows share them, one vector (1, M) is computed for all.
+
     Args:
         width: M.
         depth: layers of the mapping network.
@@ -160,17 +162,17 @@ class ConditionEmbedding(nn.Module):
             raise ValueError("s must be given if and only if the configuration has second_time=True")
         if labels is not None and self.classes is None:
             raise ValueError("labels were given to a network without classes: num_classes is 0")
-        embedding = self.t(self._time(t, batch))
+        embedding = self.t(self._time(t))
         if self.s is not None and s is not None:
-            embedding = embedding + self.s(self._time(s, batch))
+            embedding = embedding + self.s(self._time(s))
         if self.classes is not None:
             if labels is None:
                 labels = torch.full((batch,), self.null_class, device=embedding.device)
             embedding = embedding + self.classes(labels)
         return self.mapping(embedding)  # type: ignore[no-any-return]
 
-    def _time(self, t: Tensor, batch: int) -> Tensor:
-        return t.to(self.t.frequencies.device, torch.float32).reshape(-1).expand(batch)
+    def _time(self, t: Tensor) -> Tensor:
+        return t.to(self.t.frequencies.device, torch.float32).reshape(-1)
 
 
 class AxialRoPE(nn.Module):

@@ -18,13 +18,13 @@ __all__ = ["CallableOperator", "Operator", "as_operator"]
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..random import NoiseStreams, Purpose
-from .conjugate import conjugate_gradient, inner
+from .conjugate import conjugate_gradient, largest_singular_value
 
 
 class Operator(ABC):
@@ -112,16 +112,7 @@ class Operator(ABC):
 
     def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
         """Largest singular value of the Jacobian at x, per row, shape (B,), by power iteration."""
-        # One start vector for all rows and all runs: the estimate of a row depends on that row alone.
-        start = NoiseStreams((0,), (0,), (0,)).normal(Purpose.PROBE, x.shape[1:], x)
-        u = start.expand_as(x).clone()
-        size = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
-        for _ in range(iterations):
-            u = u / inner(u, u).sqrt().clamp(min=torch.finfo(x.dtype).tiny).reshape(-1, *[1] * (x.ndim - 1))
-            forward = self.jvp(x, u)
-            size = inner(forward, forward).sqrt()
-            u = self.vjp(x, forward)
-        return size
+        return largest_singular_value(partial(self.jvp, x), partial(self.vjp, x), x, iterations)
 
     def repeat(self, times: int) -> Operator:
         """Each row's parameters ``times`` in a row: the operator of a batch with repeated items."""

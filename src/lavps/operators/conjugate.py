@@ -1,13 +1,17 @@
-"""Conjugate gradients on a batch of independent linear systems."""
+"""Conjugate gradients and power iteration on a batch of independent linear maps."""
 
 from __future__ import annotations
 
-__all__ = ["conjugate_gradient", "inner"]
+__all__ = ["conjugate_gradient", "inner", "largest_singular_value"]
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from ..random import NoiseStreams, Purpose
+
+LinearMap = Callable[[Tensor], Tensor]
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
@@ -17,9 +21,7 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).flatten(1).sum(1)
 
 
-def conjugate_gradient(
-    matvec: Callable[[Tensor], Tensor], b: Tensor, iterations: int, tolerance: float = 0.0
-) -> Tensor:
+def conjugate_gradient(matvec: LinearMap, b: Tensor, iterations: int, tolerance: float = 0.0) -> Tensor:
     """Solve M x = b for a symmetric positive semi-definite M, row by row, from x = 0.
 
     A row whose residual has fallen below ``tolerance`` times |b| stands still: it is what it would have
@@ -50,3 +52,28 @@ def conjugate_gradient(
         p = r + ratio.reshape(shape) * p
         rr = torch.where(active, rr_next, 0.0 * rr)
     return x
+
+
+def largest_singular_value(
+    forward: LinearMap, backward: LinearMap, like: Tensor, iterations: int, weight: Tensor | None = None
+) -> Tensor:
+    r"""That of :math:`W^{1/2} J`, per row, shape (B,), by power iteration.
+
+    Args:
+        forward: J u.
+        backward: J^T v.
+        like: of the shape of u, (B, ...).
+        iterations: how many.
+        weight: W, of the shape of v and not negative; None for 1.
+    """
+    # One start vector for all rows and all runs: the estimate of a row depends on that row alone.
+    start = NoiseStreams((0,), (0,), (0,)).normal(Purpose.PROBE, like.shape[1:], like)
+    u = start.expand_as(like).clone()
+    size = torch.zeros(len(like), dtype=like.dtype, device=like.device)
+    for _ in range(iterations):
+        u = u / inner(u, u).sqrt().clamp(min=torch.finfo(like.dtype).tiny).reshape(-1, *[1] * (u.ndim - 1))
+        v = forward(u)
+        weighted = v if weight is None else weight * v
+        size = inner(v, weighted).sqrt()
+        u = backward(weighted)
+    return size

@@ -26,7 +26,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Literal
 
-from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot, require_fit
+from ..initializers import Initializer, WarmStartModel, ZeroShot, amortized, require_fit
 from ..minimizers import Adam, Minimizer
 from ..priors import Prior
 from ..random import Purpose
@@ -35,7 +35,7 @@ from ..transitions import bridge, forward
 from ..variational import Context
 from .base import Progress, Run, Sampler
 from .ddim import ddim_chain
-from .inner import Curvature, MidpointDraw, draw_midpoint
+from .inner import MidpointDraw, draw_midpoint
 from .midpoints import Midpoint, PreviousMidpoint
 
 
@@ -103,11 +103,7 @@ class MGDM(Sampler):
 
     def steps(self, run: Run) -> Iterator[Progress]:
         """Algorithm 2."""
-        grid, schedule, curvature = (
-            time_grid(self.num_steps, self.grid_power),
-            run.prior.schedule,
-            Curvature(run),
-        )
+        grid, schedule = time_grid(self.num_steps, self.grid_power), run.prior.schedule
         x_t = run.initial()
         x_0 = run.prior.denoise(x_t, grid[-1])
         for k in range(self.num_steps - 1, 1, -1):
@@ -117,7 +113,7 @@ class MGDM(Sampler):
             model_forwards = 0
             for r in range(self.repetitions):
                 context = Context(x_0, x_t, s, t, run.measured, schedule)
-                draw = self._draw(run, context, curvature, k, r)
+                draw = self._draw(run, context, k, r)
                 x_s = draw.x_s
                 if draw.x_0 is not None and self.denoising_steps == 1:
                     x_0 = draw.x_0  # D(x_s, s), which the safeguard has already computed
@@ -131,13 +127,12 @@ class MGDM(Sampler):
                 model_forwards += draw.model_forwards
             yield Progress(t, x_0, draw.loss, draw.accepted, model_forwards)
 
-    def _draw(self, run: Run, context: Context, curvature: Curvature, k: int, r: int) -> MidpointDraw:
+    def _draw(self, run: Run, context: Context, k: int, r: int) -> MidpointDraw:
         inside = self.in_window(float(context.t))
         end = self.gradient_steps_start if self.gradient_steps_end is None else self.gradient_steps_end
         return draw_midpoint(
             run,
             context,
-            curvature,
             self.initializer if inside else ZeroShot(),
             self.minimizer,
             end if inside else self.gradient_steps_start,
@@ -170,4 +165,4 @@ class LAVPS(MGDM):
     @property
     def initializer(self) -> Initializer:
         """The model's prediction, safeguarded or not."""
-        return Safeguarded(self.model) if self.safeguard else WarmStart(self.model)
+        return amortized(self.model, self.safeguard)

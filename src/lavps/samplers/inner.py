@@ -38,27 +38,9 @@ class MidpointDraw:
     model_forwards: int
 
 
-class Curvature:
-    """The likelihood's curvature at x_0: computed when first asked for, once a run for linear problems."""
-
-    def __init__(self, run: Run) -> None:
-        self._problem = run.measured
-        self._constant: Tensor | None = None
-
-    def at(self, x_0: Tensor) -> Tensor:
-        """Largest eigenvalue per row (B,)."""
-        if self._constant is not None:
-            return self._constant
-        curvature = self._problem.curvature(x_0)
-        if self._problem.curvature_is_constant:
-            self._constant = curvature
-        return curvature
-
-
 def draw_midpoint(
     run: Run,
     context: Context,
-    curvature: Curvature,
     initializer: Initializer,
     minimizer: Minimizer,
     gradient_steps: int,
@@ -74,7 +56,7 @@ def draw_midpoint(
     def noise(index: int) -> Tensor:
         return run.normal(Purpose.OBJECTIVE, step, repetition * _STRIDE + index)
 
-    objective = Objective(run.prior, context, noise, lambda: curvature.at(context.x_0))
+    objective = Objective(run.prior, context, noise)
     start = initializer.start(objective, differentiable=gradient_steps > 0)
     if gradient_steps == 0:
         if start.evaluation is None:

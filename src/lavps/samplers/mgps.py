@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
-from ..initializers import Initializer, Safeguarded, WarmStart, WarmStartModel, ZeroShot, require_fit
+from ..initializers import Initializer, WarmStartModel, ZeroShot, amortized, require_fit
 from ..minimizers import Minimizer, WhitenedGradient
 from ..priors import Prior
 from ..random import Purpose
@@ -28,7 +28,7 @@ from ..schedule import time_grid
 from ..transitions import bridge
 from ..variational import Context
 from .base import Progress, Run, Sampler
-from .inner import Curvature, draw_midpoint
+from .inner import draw_midpoint
 from .midpoints import FractionMidpoint, Midpoint
 
 
@@ -71,7 +71,7 @@ class MGPS(Sampler):
         """How the inner problem starts."""
         if self.model is None:
             return ZeroShot()
-        return Safeguarded(self.model) if self.safeguard else WarmStart(self.model)
+        return amortized(self.model, self.safeguard)
 
     @property
     def total_steps(self) -> int:
@@ -80,11 +80,7 @@ class MGPS(Sampler):
 
     def steps(self, run: Run) -> Iterator[Progress]:
         """Down the grid; the sample is the denoised x at t_1."""
-        grid, schedule, curvature = (
-            time_grid(self.num_steps, self.grid_power),
-            run.prior.schedule,
-            Curvature(run),
-        )
+        grid, schedule = time_grid(self.num_steps, self.grid_power), run.prior.schedule
         x = run.initial()
         x_0 = run.prior.denoise(x, grid[-1])
         for k in range(self.num_steps - 1, 0, -1):
@@ -93,9 +89,7 @@ class MGPS(Sampler):
                 min=float(grid[1])
             )
             context = Context(x_0, x, s, u, run.measured, schedule)
-            draw = draw_midpoint(
-                run, context, curvature, self.initializer, self.minimizer, self.gradient_steps, k
-            )
+            draw = draw_midpoint(run, context, self.initializer, self.minimizer, self.gradient_steps, k)
             x = bridge(schedule, draw.x_s, x, s, t, u).sample(run.normal(Purpose.TRANSITION, k))
             # At k = 1 the rules give s = t_1: x is x_s, whose denoised version may already be known.
             known = draw.x_0 if bool((s == t).all()) else None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -75,7 +77,7 @@ def perturbed(network: InferenceModel) -> InferenceModel:
 def test_contexts_are_those_of_algorithm_1() -> None:
     drawn = source(sampler=lavps.MGDM(PRIOR, r_switch=0.7))
     context = drawn.draw(clean(400), range(400))
-    grid = drawn.grid
+    (grid,) = drawn.grids
     places = (context.t * 100).round().long()
     torch.testing.assert_close(grid[places], context.t)
     assert set(places.tolist()) == set(range(2, 31)), "uniform on the grid inside the window"
@@ -89,9 +91,21 @@ def test_contexts_are_those_of_algorithm_1() -> None:
     assert noise.std() == pytest.approx(1, rel=0.02)
 
 
-@pytest.mark.parametrize("rollout", [0, 2])
-def test_a_context_is_a_function_of_its_item(rollout: int) -> None:
-    drawn, images = source(family=RandomPixels(0.4, 0.6), rollout=rollout), clean()
+@pytest.mark.parametrize("sampler", [lavps.MGDM(PRIOR), lavps.MGPS(PRIOR)])
+def test_contexts_of_several_grids_are_those_of_each(sampler: lavps.MGDM | lavps.MGPS) -> None:
+    counts = (10, 25)
+    context = source(sampler=sampler, step_counts=counts).draw(clean(600), range(600))
+    pairs = set(zip(context.t.tolist(), context.s.tolist(), strict=True))
+    each = [
+        source(sampler=replace(sampler, num_steps=count)).draw(clean(600), range(600)) for count in counts
+    ]
+    expected = [set(zip(one.t.tolist(), one.s.tolist(), strict=True)) for one in each]
+    assert pairs == expected[0] | expected[1]
+
+
+@pytest.mark.parametrize(("rollout", "counts"), [(0, ()), (2, ()), (2, (10, 25, 100))])
+def test_a_context_is_a_function_of_its_item(rollout: int, counts: tuple[int, ...]) -> None:
+    drawn, images = source(family=RandomPixels(0.4, 0.6), rollout=rollout, step_counts=counts), clean()
     whole = drawn.draw(images, ITEMS, model())
     alone = drawn.draw(images[7:8], [47], model())
     for name in ("x_0", "x_t", "s", "t"):

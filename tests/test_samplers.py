@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 import lavps
 from lavps.operators import AveragePool, HDRClip, PhaseRetrieval
-from lavps.samplers import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
+from lavps.samplers import (
+    FractionMidpoint,
+    MixedMidpoint,
+    OutOfDistributionWarning,
+    PreviousMidpoint,
+    UniformMidpoint,
+)
 from lavps.schedule import time_grid
 from problems import network_prior, pooling_problem
 
@@ -172,3 +180,26 @@ def test_nonlinear_operators_and_counts_are_fitted(task: str, make) -> None:
     first, middle, last = misfits[0], misfits[len(misfits) // 2], misfits[-1]
     assert last < middle, "the misfit falls to the end"
     assert last < 0.35 * first, f"the misfit fell from {first:.2f} to {last:.2f} only"
+
+
+def far_from_it(context: lavps.Context) -> lavps.DiagonalGaussian:
+    return lavps.DiagonalGaussian(context.bridge.mean + 10.0, context.bridge.log_std)
+
+
+def test_a_model_whose_starts_are_refused_is_called_out_of_distribution() -> None:
+    sampler = lavps.LAVPS(network_prior(), far_from_it, gradient_steps_start=0, num_steps=5)
+    with pytest.warns(OutOfDistributionWarning, match=r"operator looks out of distribution.*kept only 0%"):
+        trace = sampler.sample(pooling_problem(2)).trace
+    assert trace.out_of_distribution
+    assert trace.acceptance_by_row.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("safeguard", [True, False])
+def test_a_model_that_fits_or_cannot_be_judged_is_not(safeguard: bool) -> None:
+    sampler = lavps.LAVPS(
+        network_prior(), bridge_plus_nothing, gradient_steps_start=0, num_steps=5, safeguard=safeguard
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OutOfDistributionWarning)
+        trace = sampler.sample(pooling_problem(2)).trace
+    assert trace.advice is None

@@ -9,11 +9,17 @@ The rooms, in the paper's order: :mod:`~lavps.schedule`, :mod:`~lavps.transition
 from importlib.metadata import version as _version
 
 from . import operators
-from .amortization import InferenceModel, load_inference_model, load_prior
+from .amortization import (
+    ConditionalDenoiser,
+    InferenceModel,
+    load_conditional,
+    load_inference_model,
+    load_prior,
+)
 from .minimizers import Adam, WhitenedGradient
 from .priors import EDMPrior, GaussianMixturePrior, GaussianPrior, NetworkPrior, Prior, Ranged, Rescheduled
 from .problem import GaussianNoise, InverseProblem, PoissonNoise, Unconditional, exact_posterior
-from .samplers import DDIM, DPS, LAVPS, MGDM, MGPS, MMPS, Posterior, Trace
+from .samplers import DDIM, DPS, LAVPS, MGDM, MGPS, MMPS, Posterior, Supervised, Trace
 from .schedule import VE, Cosine, DiscreteVP, Flow, VPLinear
 from .variational import Context, DiagonalGaussian
 
@@ -28,6 +34,7 @@ __all__ = [
     "MMPS",
     "VE",
     "Adam",
+    "ConditionalDenoiser",
     "Context",
     "Cosine",
     "DiagonalGaussian",
@@ -45,11 +52,13 @@ __all__ = [
     "Prior",
     "Ranged",
     "Rescheduled",
+    "Supervised",
     "Trace",
     "Unconditional",
     "VPLinear",
     "WhitenedGradient",
     "exact_posterior",
+    "load_conditional",
     "load_inference_model",
     "load_prior",
     "operators",

@@ -31,6 +31,21 @@ def halfway(context: Context) -> DiagonalGaussian:
     return DiagonalGaussian(context.bridge.mean + shift, context.bridge.log_std - 0.1)
 
 
+class Told:
+    """A prior as a denoiser that is told the measurement: it corrects what the measurement contradicts."""
+
+    def __init__(self, prior: lavps.Prior) -> None:
+        self.prior = prior
+
+    @property
+    def schedule(self) -> lavps.schedule.Schedule:
+        return self.prior.schedule
+
+    def denoise(self, x_t: Tensor, t: Tensor, problem: lavps.InverseProblem) -> Tensor:
+        x_0 = self.prior.denoise(x_t, t)
+        return x_0 + 0.5 * problem.operator.vjp(x_0, problem.residual(problem.operator(x_0)))
+
+
 K = 10
 WHITENED = lavps.WhitenedGradient()
 SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
@@ -57,6 +72,8 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
     "DPS-ddim": lambda p: lavps.DPS(p, num_steps=K, eta=0.0, step_size=0.3),
     "MMPS": lambda p: lavps.MMPS(p, num_steps=K, solver_steps=2),
     "DDIM": lambda p: lavps.DDIM(p, num_steps=K),
+    "Supervised": lambda p: lavps.Supervised(Told(p), num_steps=K),
+    "Supervised-deterministic": lambda p: lavps.Supervised(Told(p), num_steps=K, eta=0.0, grid_power=1.5),
 }
 EVERY = pytest.mark.parametrize("name", SAMPLERS)
 

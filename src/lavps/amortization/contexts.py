@@ -8,6 +8,9 @@ At test time :math:`x_0` comes from the sampler's previous :math:`x_s`, not from
 ``rollout`` = J > 0 the context is reached as the sampler reaches it: from Algorithm 1's at J grid steps
 earlier, by J steps of the sampler with the current model. J = 0 is the paper's.
 
+A model is asked on the grid it was trained on, or on one of several: a sampler of fewer steps takes longer
+strides from t to s, and ``step_counts`` draws the grid per sample too.
+
 Everything is a function of (seed, item), the image and the weights; nothing is remembered.
 """
 
@@ -31,6 +34,7 @@ from ..samplers import MGDM, MGPS
 from ..schedule import as_time, time_grid
 from ..transitions import bridge, forward
 from ..variational import Context
+from .measurements import measure
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class ContextSource:
         noise: the noise model of the measurements.
         rollout: J steps of the sampler's own before the context, with the current model; MGDM only.
         seed: of everything random.
+        step_counts: numbers of steps K of the grids, each as often; default the sampler's own.
     """
 
     sampler: MGDM | MGPS
@@ -50,12 +55,16 @@ class ContextSource:
     noise: NoiseModel
     rollout: int = 0
     seed: int = 0
+    step_counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rollout > 0 and not isinstance(self.sampler, MGDM):
             raise ValueError("rollout follows MGDM's loop; use rollout=0 for MGPS")
-        if not self.places:
-            raise ValueError("the sampler's window holds no step of its grid: lower r_switch")
+        for grid in self.grids:
+            if not self._places(grid):
+                raise ValueError(
+                    f"the sampler's window holds no step of the grid of {len(grid) - 1}: lower r_switch"
+                )
 
     @property
     def prior(self) -> Prior:
@@ -63,23 +72,27 @@ class ContextSource:
         return self.sampler.prior
 
     @property
-    def grid(self) -> Tensor:
-        """The sampler's grid."""
-        return time_grid(self.sampler.num_steps, self.sampler.grid_power)
+    def grids(self) -> list[Tensor]:
+        """The grids of time, one for each number of steps."""
+        counts = self.step_counts or (self.sampler.num_steps,)
+        return [time_grid(count, self.sampler.grid_power) for count in counts]
 
     @property
-    def places(self) -> list[int]:
-        """The places k of the grid at which the model is asked."""
-        if isinstance(self.sampler, MGPS):
-            return list(range(1, self.sampler.num_steps))
-        grid = self.grid
-        return [k for k in range(2, self.sampler.num_steps) if self.sampler.in_window(float(grid[k]))]
+    def window(self) -> tuple[float, float]:
+        """First and last time at which the model is asked, on the sampler's own grid."""
+        grid = time_grid(self.sampler.num_steps, self.sampler.grid_power)
+        places = self._places(grid)
+        return float(grid[places[0]]), float(grid[places[-1]])
 
-    @torch.no_grad()
+    def _places(self, grid: Tensor) -> list[int]:
+        """The places k of a grid at which the model is asked."""
+        if isinstance(self.sampler, MGPS):
+            return list(range(1, len(grid) - 1))
+        return [k for k in range(2, len(grid) - 1) if self.sampler.in_window(float(grid[k]))]
+
     def problem(self, images: Tensor, items: Sequence[int]) -> InverseProblem:
         """y ~ l(. | A x) with an operator of its own for every image."""
-        operator = self.family.draw(items, tuple(images.shape[1:]), self.seed).to(images.device)
-        return InverseProblem.simulate(images, operator, self.noise, self.seed, items)
+        return measure(images, items, self.family, self.noise, self.seed)
 
     @torch.no_grad()
     def draw(self, images: Tensor, items: Sequence[int], model: WarmStartModel | None = None) -> Context:
@@ -92,34 +105,46 @@ class ContextSource:
         """
         streams = NoiseStreams.of(len(images), self.seed, items)
         problem = self.problem(images, items)
-        places = torch.tensor(self.places)
-        choice = places[(streams.uniform(Purpose.TIME) * len(places)).long()]
-        start = (choice + self.rollout).clamp(max=self.sampler.num_steps - 1)
-        context = self._fresh(images, problem, start, streams)
+        grids = self.grids
+        pick = (streams.uniform(Purpose.TIME, index=1) * len(grids)).long()
+        walk = [grids[i] for i in pick.tolist()]
+        place = streams.uniform(Purpose.TIME)
+        allowed = [torch.tensor(self._places(grid)) for grid in grids]
+        choice = torch.stack(
+            [allowed[i][(p * len(allowed[i])).long()] for i, p in zip(pick, place, strict=True)]
+        )
+        last = torch.tensor([len(grid) - 2 for grid in walk])
+        start = torch.minimum(choice + self.rollout, last)
+        context = self._fresh(images, problem, walk, start, streams)
         for step in range(self.rollout):
             assert model is not None, "rollout needs the current model"
-            context = self._advance(
-                context, (start - 1 - step).clamp(min=choice), start - step, model, streams, step
-            )
+            before = start - step
+            after = torch.maximum(before - 1, choice)
+            context = self._advance(context, walk, after, before, model, streams, step)
         return context
 
-    def _times(self, places: Tensor, streams: NoiseStreams, index: int = 0) -> tuple[Tensor, Tensor]:
-        """(s, t) of every row: what the sampler does at its place k."""
-        grid, uniform = self.grid, streams.uniform(Purpose.MIDPOINT, index=index)
-        s = torch.stack(
-            [
-                self.sampler.midpoint.draw(grid, k, lambda row=row: uniform[row]).reshape(())  # type: ignore[misc]
-                for row, k in enumerate(places.tolist())
-            ]
-        )
-        if isinstance(self.sampler, MGPS):
-            return s.clamp(min=float(grid[1])), grid[places + 1]
-        return s, grid[places]
+    def _times(
+        self, grids: list[Tensor], places: Tensor, streams: NoiseStreams, index: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """(s, t) of every row: what the sampler does at its place k of its grid."""
+        uniform = streams.uniform(Purpose.MIDPOINT, index=index)
+        ahead = 1 if isinstance(self.sampler, MGPS) else 0
+        s, t = [], []
+        for row, (grid, k) in enumerate(zip(grids, places.tolist(), strict=True)):
+            middle = self.sampler.midpoint.draw(grid, k, lambda row=row: uniform[row]).reshape(())  # type: ignore[misc]
+            s.append(middle.clamp(min=float(grid[1])) if ahead else middle)
+            t.append(grid[k + ahead])
+        return torch.stack(s), torch.stack(t)
 
     def _fresh(
-        self, images: Tensor, problem: InverseProblem, places: Tensor, streams: NoiseStreams
+        self,
+        images: Tensor,
+        problem: InverseProblem,
+        grids: list[Tensor],
+        places: Tensor,
+        streams: NoiseStreams,
     ) -> Context:
-        s, t = self._times(places, streams)
+        s, t = self._times(grids, places, streams)
         schedule = self.prior.schedule
         noise = streams.normal(Purpose.TRAINING, images.shape[1:], images)
         x_t = forward(schedule, images, as_time(0.0).expand(len(images)), t).sample(noise)
@@ -128,6 +153,7 @@ class ContextSource:
     def _advance(
         self,
         context: Context,
+        grids: list[Tensor],
         places: Tensor,
         previous: Tensor,
         model: WarmStartModel,
@@ -143,7 +169,7 @@ class ContextSource:
         x_s = model(context).sample(normal(0))
         x_0 = self.prior.denoise(x_s, s)
         x_u = forward(schedule, x_s, s, u).sample(normal(1))
-        s_next, t_next = self._times(places, streams, step + 1)
+        s_next, t_next = self._times(grids, places, streams, step + 1)
         moving = places < previous
         time_between = torch.where(moving, t_next, 0.5 * u)
         x_t = bridge(schedule, x_0, x_u, as_time(0.0).expand_as(u), time_between, u).sample(normal(2))

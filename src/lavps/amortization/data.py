@@ -188,13 +188,13 @@ class ImageData:
             pixels = self._pixels[index]
         return pixels.float() / 127.5 - 1.0 if pixels.dtype == torch.uint8 else pixels.float()
 
-    def draw(self, index: int, item: int) -> Tensor:
-        """Image number ``index`` as training sample ``item``: mirrored, if this is wanted, or not."""
-        image = self[index]
-        mirrored = (
-            self._flip and NoiseStreams.of(1, self._seed, [item]).uniform(Purpose.AUGMENTATION).item() < 0.5
-        )
-        return image.flip(-1) if mirrored else image
+    def draw(self, indices: Sequence[int], items: Sequence[int]) -> Tensor:
+        """Images of these numbers as training samples ``items``: mirrored, if this is wanted, or not."""
+        images = torch.stack([self[index] for index in indices])
+        if not self._flip:
+            return images
+        mirrored = NoiseStreams.of(len(items), self._seed, items).uniform(Purpose.AUGMENTATION) < 0.5
+        return torch.where(mirrored.reshape(-1, 1, 1, 1), images.flip(-1), images)
 
     def describe(self) -> dict[str, Any]:
         """What must not change between the beginning of a run and its continuation."""
@@ -315,5 +315,6 @@ def shards(steps: range, batch: int, rank: int, world: int, accumulate: int) -> 
 def load_samples(data: Images, seed: int, items: list[int]) -> tuple[Tensor, list[int]]:
     """The training samples of these items, (B, C, *spatial), and the items."""
     indices = [image_of(item, len(data), seed) for item in items]
-    draw = getattr(data, "draw", lambda index, _: data[index])
-    return torch.stack([draw(*pair) for pair in zip(indices, items, strict=True)]), items
+    if hasattr(data, "draw"):
+        return data.draw(indices, items), items
+    return torch.stack([data[index] for index in indices]), items

@@ -34,9 +34,16 @@ class Ema:
         """After step 0, 1, ... of the optimiser."""
         keep = min(self.decay, (1 + step) / (10 + step))
         averaged = {name for name, _ in network.named_parameters(remove_duplicate=False)}
-        for name, value in network.state_dict().items():
-            average = self.weights[name]
-            average.lerp_(value.float(), 1.0 - keep) if name in averaged else average.copy_(value)
+        values = network.state_dict()
+        parameters = [name for name in values if name in averaged]
+        # All at once: hundreds of small tensors one by one would cost as much as a pass of a small network.
+        torch._foreach_lerp_(
+            [self.weights[name] for name in parameters],
+            [values[name].float() for name in parameters],
+            1.0 - keep,
+        )
+        for name in values.keys() - averaged:
+            self.weights[name].copy_(values[name])
 
     @contextmanager
     def applied(self, network: nn.Module) -> Iterator[None]:

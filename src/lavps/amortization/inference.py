@@ -47,6 +47,9 @@ class InferenceTask:
     def loss(self, images: Tensor, items: Sequence[int]) -> Tensor:
         """L(model(c); c) per pixel (B,), c drawn for these items."""
         context = self.source.draw(images, items, self.network)
+        # A rollout leaves the half-precision weights of autocast behind, cast without a graph: with them no
+        # gradient would reach the model.
+        torch.clear_autocast_cache()
         return self._losses(context, items, self.network(context)) / context.x_t[0].numel()
 
     @torch.no_grad()
@@ -77,7 +80,8 @@ class InferenceTask:
             "kind": "inference",
             "sampler": type(source.sampler).__name__,
             "num_steps": source.sampler.num_steps,
-            "window": [float(source.grid[source.places[0]]), float(source.grid[source.places[-1]])],
+            "window": list(source.window),
+            "step_counts": list(source.step_counts),
             "midpoint": repr(source.sampler.midpoint),
             "family": repr(source.family),
             "noise": repr(source.noise),
@@ -93,7 +97,4 @@ class InferenceTask:
         def noise(index: int) -> Tensor:
             return streams.normal(Purpose.OBJECTIVE, context.x_t.shape[1:], context.x_t, index=index)
 
-        objective = Objective(
-            self.source.prior, context, noise, lambda: context.problem.curvature(context.x_0)
-        )
-        return objective.evaluate(q).loss
+        return Objective(self.source.prior, context, noise).evaluate(q).loss

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from ..networks import Conditioning, conditioning_channels
-from ..networks.conditioning import curvature_once
 from ..networks.layers import zeroed
 from ..priors import Prior
 from ..transitions import per_sample
@@ -79,9 +78,10 @@ class InferenceModel(nn.Module):
         bridge, step, gate = context.bridge, None, None
         if self.gate is not None:
             step, stiffness = self._likelihood_step(context)
-            spread = bridge.log_std.to(x_t).reshape(-1).expand(len(x_t))
-            gate = self.gate(torch.stack([s, t, spread.float() / 4, stiffness.float().log() / 8], dim=1))
-            told.append(step.asinh())
+            scale = bridge.log_std.to(x_t).reshape(-1).float() / 4
+            numbers = [s, t, scale, stiffness.float().log() / 8]
+            gate = self.gate(torch.stack([n.expand(len(x_t)) for n in numbers], dim=1))
+            told.append(step / (1.0 + step.abs() / 4))  # of order one also where the start is far off
         channels = torch.cat([x_t / per_sample(size, x_t), context.x_0, *told], dim=1)
         shift, spread = self.network(channels, t, s, problem=context.problem).to(x_t.dtype).chunk(2, dim=1)
         if step is not None and gate is not None:
@@ -97,9 +97,9 @@ class InferenceModel(nn.Module):
         prediction = problem.operator(x_0)
         residual = problem.noise.precision(prediction) * problem.residual(prediction)
         reach = context.bridge.log_std.exp() * slope
-        stiffness = 1.0 + reach.reshape(-1).square() * curvature_once(problem, x_0)
+        stiffness = 1.0 + reach.reshape(-1).square() * problem.curvature(x_0)
         return reach / per_sample(stiffness, x_0) * problem.operator.vjp(x_0, residual), stiffness
 
     @staticmethod
     def _clock(time: Tensor, like: Tensor) -> Tensor:
-        return time.to(torch.float32).to(like.device).expand(len(like))
+        return time.to(torch.float32).to(like.device).reshape(-1)

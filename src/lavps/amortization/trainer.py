@@ -134,7 +134,7 @@ class _Run:
             {"params": [p for p in trained.values() if p.ndim >= 2], "weight_decay": config.weight_decay},
             {"params": [p for p in trained.values() if p.ndim < 2], "weight_decay": 0.0},
         ]
-        self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.99))
+        self.adam = torch.optim.AdamW(groups, betas=(0.9, 0.99), fused=True)
         self.module, self.optimizer = self.accelerator.prepare(_Loss(task), self.adam)
         if hasattr(task, "to"):
             task.to(self.device)
@@ -157,7 +157,13 @@ class _Run:
             if part in parts:
                 parts[part][name] = value.to(self.device)
             else:
-                moments.setdefault(self.names.index(name), {})[part] = value
+                # In the layout of its parameter: the fused optimiser pairs their entries by address.
+                placed = (
+                    value
+                    if part == "step"
+                    else torch.empty_like(self.network.get_parameter(name)).copy_(value)
+                )
+                moments.setdefault(self.names.index(name), {})[part] = placed.detach()
         self.network.load_state_dict(parts["network"])
         self.ema.weights = parts["ema"]
         self.adam.load_state_dict({"state": moments, "param_groups": self.adam.state_dict()["param_groups"]})

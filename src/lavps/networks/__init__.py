@@ -19,10 +19,12 @@ __all__ = [
     "hdit_ffhq256",
     "hdit_imagenet256",
     "hdit_tiny",
+    "seeded",
     "unet_small",
 ]
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,8 +50,18 @@ def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP:
     raise ValueError(f"kind must be one of {kinds}, got {kind!r}")
 
 
-def build_seeded(network: Mapping[str, Any], seed: int) -> nn.Module:
-    """A new network whose first weights are a function of the seed; torch's own generator is left alone."""
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Modules built inside have first weights that are a function of the seed.
+
+    torch's own generator, from which torch draws them, comes back as it was.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        yield
+
+
+def build_seeded(network: Mapping[str, Any], seed: int) -> nn.Module:
+    """A new network whose first weights are a function of the seed."""
+    with seeded(seed):
         return build_network(network)

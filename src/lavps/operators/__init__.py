@@ -14,6 +14,7 @@ from .families import (
 )
 from .linear import AveragePool, Identity, Mask, centre_box
 from .motion import motion_kernel
+from .named import family_from, named_family
 from .nonlinear import JPEG, HDRClip, PhaseRetrieval
 from .report import OperatorReport
 
@@ -38,6 +39,8 @@ __all__ = [
     "as_operator",
     "centre_box",
     "check",
+    "family_from",
     "gaussian_kernel",
     "motion_kernel",
+    "named_family",
 ]

@@ -1,4 +1,4 @@
-"""Samplers: MGDM and LAVPS (one Gibbs loop), MGPS, DPS, MMPS, DDIM; and what they return."""
+"""Samplers: MGDM and LAVPS (one Gibbs loop), MGPS, DPS, MMPS, DDIM, Supervised; and what they return."""
 
 from .base import Cancelled, NonFiniteError, Sampler, Step
 from .ddim import DDIM
@@ -7,8 +7,9 @@ from .gibbs import LAVPS, MGDM
 from .mgps import MGPS
 from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .mmps import MMPS
-from .posterior import Posterior, Trace
+from .posterior import OutOfDistributionWarning, Posterior, Trace
 from .streaming import RunningStatistics
+from .supervised import PosteriorDenoiser, Supervised
 
 __all__ = [
     "DDIM",
@@ -21,11 +22,14 @@ __all__ = [
     "FractionMidpoint",
     "MixedMidpoint",
     "NonFiniteError",
+    "OutOfDistributionWarning",
     "Posterior",
+    "PosteriorDenoiser",
     "PreviousMidpoint",
     "RunningStatistics",
     "Sampler",
     "Step",
+    "Supervised",
     "Trace",
     "UniformMidpoint",
 ]

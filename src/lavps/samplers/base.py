@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = ["Cancelled", "NonFiniteError", "Progress", "Run", "Sampler", "Step"]
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ..priors import MeteredPrior, Prior
 from ..problem import InverseProblem, Unconditional
 from ..random import NoiseStreams, Purpose
 from .collect import Collector, Progress, StepRecord
-from .posterior import Posterior
+from .posterior import OutOfDistributionWarning, Posterior
 
 
 class Cancelled(RuntimeError):  # noqa: N818 - a request, not an error
@@ -117,6 +118,10 @@ class Sampler(ABC):
     def steps(self, run: Run) -> Iterator[Progress]:
         """The algorithm. The last step's x_0 is the sample. Runs without gradients recorded."""
 
+    def denoiser_of(self, problem: InverseProblem | Unconditional) -> Prior:
+        """What denoises the rows of this problem: the prior, unless the denoiser knows the measurement."""
+        return self.prior
+
     @torch.no_grad()
     def iterate(
         self,
@@ -146,7 +151,7 @@ class Sampler(ABC):
                 "samplers differentiate through the denoiser, which torch.inference_mode() forbids: "
                 "call them outside of it (they keep no graph between steps)"
             )
-        run = Run(MeteredPrior(self.prior), problem, streams)
+        run = Run(MeteredPrior(self.denoiser_of(problem)), problem, streams)
         steps, total, rows = self.steps(run), self.total_steps, len(problem)
         for index in range(total):
             forwards, backwards, start = run.prior.forwards, run.prior.backwards, time.perf_counter()
@@ -188,6 +193,9 @@ class Sampler(ABC):
             quantiles: levels to follow when streaming.
             progress: show a bar with the time left.
             callback: called after every step; a true return value raises :class:`Cancelled`.
+
+        Warns:
+            OutOfDistributionWarning: the safeguard refused most of an inference model's warm starts.
         """
         streams = NoiseStreams.of(len(problem), seed, items, num_samples)
         rows = torch.arange(len(problem)).repeat_interleave(num_samples)
@@ -208,7 +216,10 @@ class Sampler(ABC):
                         raise Cancelled(f"cancelled after step {step.index + 1} of {step.total}")
                     records.append(StepRecord.of(step.progress, step.forwards, step.backwards, step.seconds))
                 collector.add(step.x_0, chunk, records)
-        return collector.posterior(num_samples)
+        posterior = collector.posterior(num_samples)
+        if posterior.trace.advice is not None:
+            warnings.warn(posterior.trace.advice, OutOfDistributionWarning, stacklevel=3)  # past no_grad
+        return posterior
 
 
 def _require_finite(progress: Progress, index: int, streams: NoiseStreams) -> None:

@@ -1,0 +1,42 @@
+"""The command ``lavps``: each subcommand is a dataclass with a method ``run``, its options are the fields.
+
+.. code-block:: shell
+
+    lavps train prior --data faces/ --size 64 --output runs/faces64
+    lavps train inference --data faces/ --prior runs/faces64/model --task sr4 --output runs/faces64-sr4
+    torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
+
+The same command, given again, resumes what was interrupted.
+"""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from .train import Train
+
+# A union needs two members to become subcommands: the second is never offered.
+_Nothing = Annotated[None, tyro.conf.Suppress]
+_Commands = Annotated[Train, tyro.conf.subcommand("train")] | _Nothing
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and run the command."""
+    command: Any = tyro.cli(
+        _Commands,
+        prog="lavps",
+        description="Posterior sampling for imaging inverse problems with diffusion priors.",
+        args=arguments,
+        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
+    )
+    try:
+        command.run()
+    except KeyboardInterrupt as interrupt:
+        print(interrupt or "interrupted", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -155,18 +155,11 @@ def robustness(rows: list[Row]) -> str:
 
 def nonlinear(results: list[Row]) -> str:
     """Both models on a random nonlinear operator."""
-    lines = []
-    for result in results:
-        for row in result["rows"]:
-            lines.append(
-                [
-                    result["mixture"],
-                    row["method"],
-                    number(row["sw2"]),
-                    number(row["chi_square"], 2),
-                    number(row["acceptance"], 2),
-                ]
-            )
+    lines = [
+        [result["mixture"], row["method"], number(row["sw2"]), number(row["chi_square"], 2), number(row["acceptance"], 2)]
+        for result in results
+        for row in result["rows"]
+    ]  # fmt: skip
     return table(["mixture", "method", "SW2 to the reference", "chi2", "kept"], lines)
 
 

@@ -201,6 +201,20 @@ def test_the_task_describes_itself_in_plain_values() -> None:
     assert InferenceTask(model(), source()).preview() is None
 
 
+@pytest.mark.parametrize(
+    "sampler",
+    [lavps.MGDM(PRIOR, num_steps=8, r_switch=0.5), lavps.MGPS(PRIOR, num_steps=8)],
+    ids=["mgdm", "mgps"],
+)
+def test_a_preview_restores_with_the_model(sampler: lavps.MGDM | lavps.MGPS) -> None:
+    images, contexts = clean(3), source(sampler=sampler)
+    shown = InferenceTask(model(), contexts, preview_images=images).preview()
+    other = InferenceTask(perturbed(model()), contexts, preview_images=images).preview()
+    assert torch.equal(shown[..., :8], images)
+    assert shown[..., 8:].isfinite().all()
+    assert not torch.equal(shown[..., 8:], other[..., 8:])
+
+
 def test_gradients_reach_every_parameter_of_a_perturbed_model() -> None:
     task = InferenceTask(perturbed(model()), source())
     task.loss(clean(), ITEMS).mean().backward()

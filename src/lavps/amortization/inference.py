@@ -11,12 +11,15 @@ from __future__ import annotations
 __all__ = ["InferenceTask"]
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..minimizers import WhitenedGradient
 from ..random import NoiseStreams, Purpose
+from ..samplers import LAVPS, MGDM, MGPS, Sampler
 from ..variational import Context, Objective
 from .contexts import ContextSource
 from .model import InferenceModel
@@ -29,14 +32,20 @@ class InferenceTask:
         model: the model.
         source: the contexts it is trained on.
         description: plain values for the checkpoint (operator family, prior's hash, ...).
+        preview_images: (N, C, H, W), restored from their measurements for a preview; None for no preview.
     """
 
     def __init__(
-        self, model: InferenceModel, source: ContextSource, description: dict[str, Any] | None = None
+        self,
+        model: InferenceModel,
+        source: ContextSource,
+        description: dict[str, Any] | None = None,
+        preview_images: Tensor | None = None,
     ) -> None:
         self.network: nn.Module = model
         self.source = source
         self.description = description or {}
+        self.preview_images = preview_images
 
     def to(self, device: torch.device | str) -> None:
         """Bring the frozen denoiser to where the model is trained."""
@@ -70,8 +79,23 @@ class InferenceTask:
         return result
 
     def preview(self) -> Tensor | None:
-        """Nothing to look at: a warm start is not an image."""
-        return None
+        """Pairs side by side: an image, and a sample given its measurement, by the model's starts alone."""
+        if self.preview_images is None:
+            return None
+        images = self.preview_images.to(next(self.network.parameters()).device)
+        problem = self.source.problem(images, range(-1, -1 - len(images), -1))
+        samples = self._warm_sampler().sample(problem, seed=self.source.seed).samples
+        assert samples is not None
+        return torch.cat([images, samples.flatten(0, 1)], dim=-1)
+
+    def _warm_sampler(self) -> Sampler:
+        """The sampler of the contexts, without a gradient where the model is asked."""
+        sampler = self.source.sampler
+        if isinstance(sampler, MGPS):
+            return replace(sampler, model=self.network, gradient_steps=0, safeguard=False)
+        settings = {field.name: getattr(sampler, field.name) for field in fields(MGDM)}
+        settings |= {"gradient_steps_end": 0, "minimizer": WhitenedGradient()}
+        return LAVPS(model=self.network, safeguard=False, **settings)
 
     def describe(self) -> dict[str, Any]:
         """Family, noise, window and contexts in plain values."""

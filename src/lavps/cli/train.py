@@ -95,6 +95,11 @@ class Training(ABC):
         data = self._images(self.validation, flip=False)
         return torch.stack([data[index] for index in range(min(len(data), self.validation_images))])
 
+    @property
+    def _previewed(self) -> Tensor | None:
+        """The few of them that a preview restores."""
+        return None if self._held_out is None else self._held_out[:_PREVIEWED]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _TrainDenoiser(Training):
@@ -163,7 +168,7 @@ class TrainConditional(_TrainDenoiser):
             times=self.times,
             seed=seed,
             description={"task": told.task, "network": network},
-            preview_images=None if self._held_out is None else self._held_out[:_PREVIEWED],
+            preview_images=self._previewed,
         )
 
         def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
@@ -212,7 +217,7 @@ class TrainInference(Training):
         with seeded(seed):  # the model has weights of its own beside the network's
             model = InferenceModel(build_network(network), conditioning)
         about = {"task": told.task, "network": network, "prior_hash": prior_hash(prior)}
-        task = InferenceTask(model, source, about)
+        task = InferenceTask(model, source, about, self._previewed)
 
         def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
             record = about | {"prior": self.prior.name}

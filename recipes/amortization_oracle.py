@@ -4,8 +4,8 @@
     python recipes/amortization_oracle.py --mixtures 8 16    # the 16x16 one too, an hour
     python recipes/amortization_oracle.py --quick --output /tmp/amortization
 
-Writes ``amortization_oracle.json``, its page and its figures into the output folder; trainings go to ``runs`` and
-are resumed from there.
+Writes ``amortization_oracle.json``, its page and its figures into the output folder. Trainings go to ``runs`` and are
+resumed from there; a mixture that is in the JSON with the same settings is not run again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ Task = Literal["sr4", "inpainting"]
 TASKS: tuple[Task, Task] = ("sr4", "inpainting")
 STEP_COUNTS = (6, 12, 25, 50, 100)
 WHITENED = lavps.WhitenedGradient()
+# Components and observations by side of the mixture.
+MIXTURES = {8: (4, 8), 16: (8, 4)}
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,6 @@ class Config:
     """Steps of a training."""
     batch_size: int = 256
     """Contexts a step."""
-    observations: int = 8
-    """Observations of every task."""
     samples: int = 128
     """Posterior samples an observation."""
     windows: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -67,8 +67,10 @@ class Bench:
 
     def __init__(self, size: int, config: Config) -> None:
         self.size, self.config, self.name = size, config, f"{size}x{size}"
-        self.prior = oracle_mixture(size, 4 if size == 8 else 8)
-        self.problems = {task: oracle_problem(self.prior, task, config.observations)[1] for task in TASKS}
+        components, observations = MIXTURES[size]
+        self.observations = 2 if config.quick else observations
+        self.prior = oracle_mixture(size, components)
+        self.problems = {task: oracle_problem(self.prior, task, self.observations)[1] for task in TASKS}
         self.exact = {task: lavps.exact_posterior(self.prior, self.problems[task]) for task in TASKS}
         self.rows: list[dict[str, Any]] = []
         self.trainings: list[dict[str, Any]] = []
@@ -110,7 +112,7 @@ class Bench:
 
     def relative_cost(self, model: InferenceModel) -> float:
         """Time of a pass of the model over that of the denoiser, at the batch used, interleaved; the median."""
-        rows = self.config.observations * self.config.samples
+        rows = self.observations * self.config.samples
         family = FixedOperator(self.problems["sr4"].operator)
         context = ContextSource(lavps.MGDM(self.prior), family, lavps.GaussianNoise(0.05)).draw(
             self.prior.sample(rows), range(rows)
@@ -236,7 +238,7 @@ def run_mixture(size: int, config: Config) -> tuple[Bench, dict[str, Any]]:
             bench.judge("out of distribution", f"{name}, safeguarded", "inpainting", stranger)
             bench.judge("out of distribution", name, "inpainting", replace(stranger, safeguard=False))
     more = {
-        "nonlinear": safeguard.nonlinear(bench.prior, models, config.observations, config.samples),
+        "nonlinear": safeguard.nonlinear(bench.prior, models, bench.observations, config.samples),
         "verdicts": safeguard.verdicts(bench.prior, bench.problems, models),
     }
     return bench, {name: value | {"mixture": bench.name} for name, value in more.items()}
@@ -245,25 +247,23 @@ def run_mixture(size: int, config: Config) -> tuple[Bench, dict[str, Any]]:
 def main(config: Config) -> None:
     torch.set_num_threads(config.threads)
     if config.quick:
-        config = replace(
-            config, steps=100, observations=2, samples=32, runs=config.output / "runs", windows=(0.3, 1.0)
-        )
+        config = replace(config, steps=100, samples=32, runs=config.output / "runs", windows=(0.3, 1.0))
     config.output.mkdir(parents=True, exist_ok=True)
-    done: list[tuple[Bench, dict[str, Any]]] = []
+    file = config.output / "amortization_oracle.json"
+    result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    settings = {k: str(v) for k, v in asdict(config).items() if k not in ("output", "runs", "mixtures")}
+    if result.get("config") != settings:
+        result = {"config": settings, "rows": [], "trainings": [], "nonlinear": [], "verdicts": []}
+    result["versions"] = {"lavps": lavps.__version__, "torch": torch.__version__}
+    known = {row["mixture"] for row in result["rows"]}
     for size in config.mixtures:
-        done.append(run_mixture(size, config))
-        result = {
-            "command": f"python recipes/amortization_oracle.py --mixtures {' '.join(map(str, config.mixtures))}",
-            "versions": {"lavps": lavps.__version__, "torch": torch.__version__},
-            "config": {
-                name: str(value) for name, value in asdict(config).items() if name not in ("output", "runs")
-            },
-            "rows": [row for bench, _ in done for row in bench.rows],
-            "trainings": [row for bench, _ in done for row in bench.trainings],
-            "nonlinear": [more["nonlinear"] for _, more in done],
-            "verdicts": [more["verdicts"] for _, more in done],
-        }
-        (config.output / "amortization_oracle.json").write_text(json.dumps(result, indent=1))
+        if f"{size}x{size}" not in known:
+            bench, more = run_mixture(size, config)
+            result["rows"] += bench.rows
+            result["trainings"] += bench.trainings
+            result["nonlinear"].append(more["nonlinear"])
+            result["verdicts"].append(more["verdicts"])
+            file.write_text(json.dumps(result, indent=1))
     page.write(config.output)
 
 

@@ -259,11 +259,14 @@ def write(folder: Path) -> None:
     figures.draw_windows(rows, folder / "amortization_oracle_windows.png")
     figures.draw_acceptance(rows, folder / "amortization_oracle_acceptance.png")
     figures.draw_verdicts(result["verdicts"], folder / "amortization_oracle_verdicts.png")
-    settings = {k: result["config"][k] for k in ("steps", "batch_size", "observations", "samples")}
+    settings = {k: result["config"][k] for k in ("steps", "batch_size", "samples")}
+    counts = {row["mixture"]: len(row["sw2_by_item"]) for row in rows}
+    sizes = " ".join(name.split("x")[0] for name in counts)
     template = (Path(__file__).parent / "amortization_oracle_page.md").read_text()
     page = template.format(
-        command=result["command"],
+        command=f"python recipes/amortization_oracle.py --mixtures {sizes}",
         versions=", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+        observations=" and ".join(f"{count} observations ({name})" for name, count in counts.items()),
         headline=headline(rows),
         speed_ups=speed_ups(rows),
         mgps=mgps(rows),

@@ -210,7 +210,7 @@ def test_a_description_that_contradicts_the_task_is_refused(tmp_path: Path) -> N
 
 def test_the_tiny_unet_is_tiny_and_names_stand_for_conditionings() -> None:
     network = build_network(describe_network("unet-tiny", 12, 6, second_time=True))
-    assert 1e6 < sum(p.numel() for p in network.parameters()) < 1.5e6
+    assert 1e6 < sum(p.numel() for p in network.parameters()) < 3e6  # six megabytes in half precision
     parts = Measurement("sr4", 0.05, "palette+gradient").channels
     assert parts[0].damping == pytest.approx(0.01)
     assert [type(part) for part in parts] == [Palette, LikelihoodGradient]

@@ -32,8 +32,10 @@ SCHEDULES: dict[ScheduleName, Callable[[], Schedule]] = {"flow": Flow, "vp": VPL
 
 
 def _unet_tiny(in_channels: int, out_channels: int) -> UNetConfig:
-    """1.4 million parameters: an inference model whose pass is cheap beside a denoiser's, on a CPU."""
-    return UNetConfig(in_channels, out_channels, patch=2, widths=(32, 64, 64), depth=1)
+    """2.8 million parameters on patches of 4 x 4: a pass costs an eighth of unet-small's."""
+    return UNetConfig(
+        in_channels, out_channels, patch=4, widths=(64, 128), depth=1, attention=(1,), condition_width=64
+    )
 
 
 _NETWORKS: dict[NetworkName, Callable[[int, int], HDiTConfig | UNetConfig]] = {

@@ -7,15 +7,37 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+from lavps.cli import main
 from problems import ConvDenoiser, images
 
 README = Path(__file__).parent.parent / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
 
 
+COMMANDS = re.findall(r"^lavps (train .*)$", README.read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images in which the README's trainings have run, for two steps each."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "images").mkdir()
+    for number, pixels in enumerate(images(4, (3, 64, 64)).add(1).mul(127.5).byte().permute(0, 2, 3, 1)):
+        Image.fromarray(pixels.numpy()).save(folder / "images" / f"{number}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS:
+            main([*command.split(), "--steps", "2", "--batch-size", "2", "--warmup-steps", "1", "--cpu"])
+    return folder
+
+
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_runs(
+    number: int, capsys: pytest.CaptureFixture[str], trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trained)
     given = {
         "my_network": ConvDenoiser(3),
         "my_function": lambda x: x.flip(-1),
@@ -32,4 +54,5 @@ def test_an_example_runs(number: int, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
+    assert [command.split()[1] for command in COMMANDS] == ["prior", "inference"]

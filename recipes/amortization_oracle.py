@@ -190,14 +190,8 @@ class Bench:
                 self.judge(group, f"K={count}, every step, G={steps}", task, free, cost)
 
 
-def run_task(bench: Bench, task: Task, config: Config) -> InferenceModel:
-    """Zero-shot front, then LAVPS and its variants, then MGPS, on one task."""
-    family, mgdm = FixedOperator(bench.problems[task].operator), lavps.MGDM(bench.prior)
-    bench.zero_shot(task)
-    model = bench.model(task, mgdm, family)
-    bench.warm("LAVPS", task, model, config.windows)
-    bridged = lavps.LAVPS(bench.prior, model, gradient_steps_start=0, safeguard=False, renoise="bridge")
-    bench.judge("re-noise by bridge", "LAVPS, K=100, every step, G=0", task, bridged)
+def ablate(bench: Bench, task: Task, mgdm: lavps.MGDM, family: OperatorFamily) -> None:
+    """What the model is trained on, and what it is told; the small mixture will do."""
     bench.warm("LAVPS, on-policy contexts", task, bench.model(f"{task}-rollout", mgdm, family, rollout=2))
     plain = bench.model(f"{task}-palette", mgdm, family, likelihood_step=False)
     bench.warm("LAVPS, Palette alone", task, plain)
@@ -209,6 +203,18 @@ def run_task(bench: Bench, task: Task, config: Config) -> InferenceModel:
         likelihood_step=False,
     )
     bench.warm("LAVPS, gradient channel", task, told)
+
+
+def run_task(bench: Bench, task: Task, config: Config) -> InferenceModel:
+    """Zero-shot front, then LAVPS and its variants, then MGPS, on one task."""
+    family, mgdm = FixedOperator(bench.problems[task].operator), lavps.MGDM(bench.prior)
+    bench.zero_shot(task)
+    model = bench.model(task, mgdm, family)
+    bench.warm("LAVPS", task, model, config.windows)
+    bridged = lavps.LAVPS(bench.prior, model, gradient_steps_start=0, safeguard=False, renoise="bridge")
+    bench.judge("re-noise by bridge", "LAVPS, K=100, every step, G=0", task, bridged)
+    if bench.size == min(MIXTURES):
+        ablate(bench, task, mgdm, family)
     mgps = lavps.MGPS(bench.prior, gradient_steps=0, safeguard=False)
     warmed = bench.model(f"{task}-mgps", mgps, family)
     cost = bench.trainings[-1]["relative_cost"]

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,27 @@ def test_learning_rate_warms_up_and_ends_at_its_fraction() -> None:
     assert rates[55] == pytest.approx(1.1)  # half of the way: the middle of 2 and 0.2
     assert rates[100] == pytest.approx(0.2)
     assert all(a > b for a, b in pairwise(rates[10:]))
+
+
+def test_learning_rate_stays_until_it_cools_down() -> None:
+    config = TrainerConfig(
+        Path(), steps=100, warmup_steps=10, learning_rate=2.0, final_lr_fraction=0.1, cooldown_steps=20
+    )
+    rates = [learning_rate_at(config, step) for step in range(101)]
+    assert rates[10:81] == [2.0] * 71
+    np.testing.assert_allclose(rates[80:], np.linspace(2.0, 0.2, 21))
+
+
+def test_a_run_that_does_not_cool_down_yet_may_be_given_more_steps(tmp_path: Path) -> None:
+    settings = {"cooldown_steps": 10, "checkpoint_every": 10}
+    tiny_run(tmp_path / "long", steps=30, **settings)
+    tiny_run(tmp_path / "short", steps=20, **settings)
+    with pytest.raises(ValueError, match=r"trainer\.steps was 20, is 30"):
+        tiny_run(tmp_path / "short", steps=30, **settings)  # its learning rate has fallen
+    shutil.rmtree(tmp_path / "short" / "checkpoints" / "step-000000020")
+    tiny_run(tmp_path / "short", steps=30, **settings)
+    once, twice = (final_state(tmp_path / name, 30) for name in ("long", "short"))
+    assert all(torch.equal(once[name], twice[name]) for name in once)
 
 
 def test_ema_follows_its_formula_and_lends_its_weights() -> None:

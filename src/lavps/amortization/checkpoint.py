@@ -245,8 +245,19 @@ def save_run(folder: Path, state: RunState) -> None:
         shutil.rmtree(old)
 
 
-def load_run(folder: Path, setup: Mapping[str, Any]) -> RunState | None:
-    """The last complete state in ``folder``, if any; refused if its settings are not ``setup``."""
+def load_run(
+    folder: Path,
+    setup: Mapping[str, Any],
+    may_end_elsewhere: Callable[[Mapping[str, Any], Mapping[str, Any], int], bool],
+) -> RunState | None:
+    """The last complete state in ``folder``, if any; refused if its settings are not ``setup``.
+
+    Args:
+        folder: of the states.
+        setup: settings, plain JSON values.
+        may_end_elsewhere: of the old settings, the new ones and the step: whether their number of steps may
+            differ.
+    """
     if not (steps := sorted(folder.glob("step-*"))):
         return None
     try:
@@ -254,7 +265,10 @@ def load_run(folder: Path, setup: Mapping[str, Any]) -> RunState | None:
         tensors = load_file(steps[-1] / "state.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"{steps[-1]} cannot be read; delete it to resume from the one before") from error
-    if differing := _differences(record["setup"], json.loads(json.dumps(setup))):
+    differing = _differences(record["setup"], json.loads(json.dumps(setup)))
+    if may_end_elsewhere(record["setup"], setup, record["step"]):
+        differing = [difference for difference in differing if not difference.startswith("trainer.steps ")]
+    if differing:
         raise ValueError(f"{folder} holds a run with other settings: {'; '.join(differing)}")
     return RunState(tensors=tensors, **record)
 

@@ -18,7 +18,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -53,7 +53,8 @@ class TrainerConfig:
     learning_rate: float = 2e-4  # at its highest
     weight_decay: float = 0.01  # AdamW's, for tensors of two dimensions or more
     warmup_steps: int = 500  # steps until the learning rate is at its highest
-    final_lr_fraction: float = 0.05  # where the cosine ends, as a fraction of learning_rate
+    final_lr_fraction: float = 0.05  # where the learning rate ends, as a fraction of its highest
+    cooldown_steps: int | None = None  # last steps, in which it falls; default all, by a cosine
     ema_decay: float = 0.9999  # beta of the averaged weights
     clip_norm: float = 1.0  # largest norm of the gradient
     precision: Literal["no", "bf16"] = "no"  # bf16: autocast; weights, average and optimiser stay float32
@@ -69,7 +70,8 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         every = (self.log_every, self.validate_every, self.checkpoint_every, self.preview_every)
-        if min(self.steps, self.batch_size, self.accumulate, *every) < 1 or not 0 <= self.ema_decay < 1:
+        counts = (self.steps, self.batch_size, self.accumulate, self.cooldown_steps or 1, *every)
+        if min(counts) < 1 or not 0 <= self.ema_decay < 1:
             raise ValueError(f"counts must be at least 1 and ema_decay in [0, 1): {self}")
 
 
@@ -84,12 +86,26 @@ class TrainingResult:
 
 
 def learning_rate_at(config: TrainerConfig, step: int) -> float:
-    """The learning rate of step 0, 1, ...: linear warm-up, then a cosine down to its final fraction."""
+    """The learning rate of step 0, 1, ...: linear warm-up, then a cosine down to its final fraction.
+
+    With ``cooldown_steps`` it stays at its highest and falls linearly at the end. Until then such a run may be
+    given more steps, or fewer: up to there they are the same run.
+    """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
-    return config.learning_rate * (config.final_lr_fraction + (1.0 - config.final_lr_fraction) * cosine)
+    if config.cooldown_steps is not None:
+        height = min(1.0, (config.steps - step) / config.cooldown_steps)
+    else:
+        progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
+        height = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+    return config.learning_rate * (config.final_lr_fraction + (1.0 - config.final_lr_fraction) * height)
+
+
+def _may_end_elsewhere(old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> bool:
+    """Whether runs of these settings are the same up to this step, however many steps they have."""
+    cooldown = new["trainer"]["cooldown_steps"]
+    ends = [setup["trainer"]["steps"] for setup in (old, new)]
+    return cooldown is not None and step <= min(ends) - cooldown
 
 
 class _Loss(nn.Module):
@@ -146,7 +162,7 @@ class _Run:
         about = data.describe() if hasattr(data, "describe") else {"count": len(data)}
         self.setup = {"trainer": settings, "task": task.describe(), "data": about}
         self.folder = config.output / "checkpoints"
-        if (state := load_run(self.folder, self.setup)) is not None:
+        if (state := load_run(self.folder, self.setup, _may_end_elsewhere)) is not None:
             self._restore(state)
 
     def _restore(self, state: RunState) -> None:

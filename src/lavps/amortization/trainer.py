@@ -88,7 +88,7 @@ class TrainingResult:
 def learning_rate_at(config: TrainerConfig, step: int) -> float:
     """The learning rate of step 0, 1, ...: linear warm-up, then a cosine down to its final fraction.
 
-    With ``cooldown_steps`` it stays at its highest and falls linearly at the end. Until then such a run may be
+    With ``cooldown_steps`` it stays there and falls linearly at the end. Until then such a run may be
     given more steps, or fewer: up to there they are the same run.
     """
     if step < config.warmup_steps:

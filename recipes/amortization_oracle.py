@@ -234,6 +234,7 @@ def run_mixture(size: int, config: Config) -> tuple[Bench, dict[str, Any]]:
     models = {task: run_task(bench, task, config) for task in tqdm(TASKS, desc=bench.name)}
     masks = bench.model("masks", lavps.MGDM(bench.prior), RandomPixels(0.4, 0.6))
     bench.warm("LAVPS, family of masks", "inpainting", masks, (1.0,))
+    cost = next(training["relative_cost"] for training in bench.trainings if training["model"] == "sr4")
     for label, minimizer in (("Adam", lavps.Adam()), ("whitened", WHITENED)):
         for steps in (1, 3):
             # The model of one task on the other's operator, which it has never seen.
@@ -241,8 +242,8 @@ def run_mixture(size: int, config: Config) -> tuple[Bench, dict[str, Any]]:
                 bench.prior, models["sr4"], gradient_steps_start=steps, minimizer=minimizer
             )
             name = f"SR4 model, {label}, K=100, G={steps}"
-            bench.judge("out of distribution", f"{name}, safeguarded", "inpainting", stranger)
-            bench.judge("out of distribution", name, "inpainting", replace(stranger, safeguard=False))
+            bench.judge("out of distribution", f"{name}, safeguarded", "inpainting", stranger, cost)
+            bench.judge("out of distribution", name, "inpainting", replace(stranger, safeguard=False), cost)
     more = {
         "nonlinear": safeguard.nonlinear(bench.prior, models, bench.observations, config.samples),
         "verdicts": safeguard.verdicts(bench.prior, bench.problems, models),

@@ -19,6 +19,7 @@ from lavps.priors import (
     Ranged,
     Rescheduled,
 )
+from lavps.restoration import TiledPrior
 from lavps.schedule import VE, Cosine, Flow, Schedule, VPLinear
 
 SHAPE = (2, 3, 2)
@@ -77,6 +78,8 @@ CASES = [
     Case("rescheduled network", lambda: Rescheduled(EDMPrior(Convolution()), VPLinear())),
     Case("ranged", lambda: Ranged(mixture(VE()), 0.0, 1.0)),
     Case("metered", lambda: MeteredPrior(mixture())),
+    Case("tiled", lambda: TiledPrior(NetworkPrior(Convolution(), Flow(), "x0", "time"), 2, batch=3)),
+    Case("tiled, shifted", lambda: TiledPrior(EDMPrior(Convolution()), 2, batch=3, shifted=True)),
 ]  # fmt: skip
 
 

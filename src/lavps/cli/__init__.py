@@ -4,9 +4,11 @@
 
     lavps train prior --data faces/ --size 64 --output runs/faces64
     lavps train inference --data faces/ --prior runs/faces64/model --task sr4 --output runs/faces64-sr4
+    lavps degrade photo.png --task sr4 --noise 0.05 --output measured/
+    lavps info runs/faces64/model
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
 
-The same command, given again, resumes what was interrupted.
+The same training command, given again, resumes what was interrupted.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from typing import Annotated, Any
 
 import tyro
 
+from .degrade import Degrade
+from .info import Info
 from .train import Train
 
-# A union needs two members to become subcommands: the second is never offered.
-_Nothing = Annotated[None, tyro.conf.Suppress]
-_Commands = Annotated[Train, tyro.conf.subcommand("train")] | _Nothing
+_Commands = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Degrade, tyro.conf.subcommand("degrade")]
+    | Annotated[Info, tyro.conf.subcommand("info")]
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -416,6 +416,14 @@ def test_a_bomb_is_refused_by_its_header(side: int, monkeypatch: pytest.MonkeyPa
         read_image(bomb)
 
 
+def test_the_main_picture_of_a_phones_file_is_read() -> None:
+    image = read_image(saved(FRAMES[0], "MPO", save_all=True, append_images=FRAMES[1:]))
+    assert (image.format, image.size) == ("JPEG", (4, 4))
+    assert image.pixels[0].mean() > 0.9  # the red one
+    assert "main picture" in image.notes[0]
+    assert Image.open(io.BytesIO(encode_image(image.pixels, image))).format == "JPEG"
+
+
 def test_the_bound_on_pixels_is_the_callers() -> None:
     content = KINDS["RGB png"][0]
     assert read_image(content, max_pixels=HEIGHT * WIDTH).size == (HEIGHT, WIDTH)

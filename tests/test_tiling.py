@@ -76,7 +76,7 @@ def naive(tiled: TiledPrior, x: Tensor, t: Tensor) -> Tensor:
     for window in _windows(x.shape[2:], sizes, tiled._shared, (0.0,) * len(sizes)):
         place = (slice(None), *window.place)
         part = torch.zeros_like(x)
-        part[place] = window.weight(x) * tiled.prior.denoise(x[place], t)
+        part[place] = window.weight.to(x) * tiled.prior.denoise(x[place], t)
         fused = fused + part
     return fused
 

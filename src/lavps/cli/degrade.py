@@ -1,7 +1,7 @@
 """``lavps degrade``: measurements of images that are known, to try a restoration on.
 
-For ``photo.png`` the output folder holds ``photo.npy``, the measurement as numbers (what a restoration is to
-read: noise leaves [-1, 1], and an image file would clip it), ``photo.png``, the measurement as a picture where
+For ``photo.png`` the output folder holds ``photo.npy``, the measurement as numbers (what to restore from:
+noise leaves [-1, 1], and an image file would clip it), ``photo.png``, the measurement as a picture where
 it is one, and ``manifest.json`` with all that is needed to make the same measurements again. Image number i
 has the operator and the noise of (seed, i).
 """

@@ -53,7 +53,8 @@ def read_image(source: str | Path | bytes, max_pixels: int = MOST_PIXELS) -> Ima
 
     Args:
         source: its path, or its content.
-        max_pixels: files of more are refused before they are decoded.
+        max_pixels: files of more are refused before they are decoded. Beyond twice PIL.Image.MAX_IMAGE_PIXELS
+            Pillow refuses by itself.
 
     Raises:
         ImageError: it is no image, not of a known format, damaged, too large, animated; says which.
@@ -143,7 +144,7 @@ def _decoded(image: PillowFile, encoded: bytes) -> ImageFile:
     dtype = "bool" if mode == "1" else samples.dtype.name
     colour, alpha = _apart(samples)
     return ImageFile(
-        pixels=(colour * 2 - 1).float(),
+        pixels=colour,
         alpha=alpha,
         format=cast(Format, "JPEG" if image.format == "MPO" else image.format),
         mode="L" if mode.startswith("I;16") else {"CMYK": "RGB", "PA": "P"}.get(mode, mode),
@@ -234,12 +235,11 @@ def _upright(samples: Array, orientation: int) -> Array:
 
 
 def _apart(samples: Array) -> tuple[Tensor, Tensor | None]:
-    """Colour and alpha (C, H, W), both in [0, 1]: divided in float64, so that levels are told apart."""
-    unit = samples.astype(np.float64).transpose(2, 0, 1) / np.iinfo(samples.dtype).max
-    values = torch.from_numpy(unit)
-    if len(values) in (2, 4):
-        return values[:-1], values[-1:].float()
-    return values, None
+    """Colour in [-1, 1] and alpha in [0, 1], (C, H, W)."""
+    unit = samples.astype(np.float32).transpose(2, 0, 1) / np.float32(np.iinfo(samples.dtype).max)
+    values = torch.from_numpy(np.ascontiguousarray(unit))
+    has_alpha = len(values) in (2, 4)
+    return (values[:-1] if has_alpha else values) * 2 - 1, values[-1:] if has_alpha else None
 
 
 def _from_array(encoded: bytes, max_pixels: int) -> ImageFile:

@@ -113,12 +113,13 @@ class _Window:
     place: tuple[slice, ...]
     weights: tuple[Tensor, ...]
 
-    def weight(self, like: Tensor) -> Tensor:
-        """phi_i on the window, (*spatial)."""
+    @property
+    def weight(self) -> Tensor:
+        """phi_i on the window, (*spatial), float64."""
         weight = torch.ones((), dtype=torch.float64)
         for along in self.weights:
             weight = weight.unsqueeze(-1) * along
-        return weight.to(like)
+        return weight
 
 
 def _reflected(x: Tensor, axis: int, size: int) -> Tensor:
@@ -192,7 +193,7 @@ def _add(x: Tensor, parts: Tensor, chunk: Sequence[tuple[int, _Window]]) -> None
 
 
 def _weighted(parts: Tensor, chunk: Sequence[tuple[int, _Window]]) -> Tensor:
-    return parts * torch.stack([window.weight(parts) for _, window in chunk]).unsqueeze(1)
+    return parts * torch.stack([window.weight for _, window in chunk]).unsqueeze(1).to(parts)
 
 
 class _Fusion(torch.autograd.Function):

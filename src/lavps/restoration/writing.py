@@ -86,7 +86,8 @@ def encode_image(pixels: Tensor, like: ImageFile, format: Format | None = None) 
         ImageError: the pixels are no image, or the format cannot hold it.
     """
     format = format or like.format
-    pixels = _like_channels(pixels.detach().cpu().double(), like)
+    pixels = pixels.detach().cpu()
+    pixels = _like_channels(pixels if pixels.dtype == torch.float64 else pixels.float(), like)
     _require_room(like, format)
     if format == "NPY":
         return _array(pixels, like)
@@ -135,7 +136,7 @@ def _levels(pixels: Tensor, like: ImageFile, format: Format) -> Levels:
     """Integers (H, W, C) with alpha: 16 bits where the source is finer than 8 and the format holds them."""
     parts = [(pixels.clamp(-1, 1) + 1) / 2]
     if like.alpha is not None:
-        alpha = like.alpha.double()
+        alpha = like.alpha.to(pixels)
         if alpha.shape[1:] != pixels.shape[1:]:
             size = tuple(pixels.shape[1:])
             alpha = torch.nn.functional.interpolate(alpha[None], size, mode="bilinear", antialias=True)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from functools import lru_cache
 from itertools import pairwise
 
 import pytest
@@ -19,44 +18,9 @@ from lavps.restoration import TiledPrior
 from lavps.restoration.tiling import _reflected, _starts, _weights, _windows
 from lavps.schedule import Schedule
 from lavps.transitions import per_sample
-from problems import ConvDenoiser, images, network_prior
+from problems import ConvDenoiser, StationaryGaussian, images, network_prior
 
 T = torch.tensor(0.4, dtype=torch.float64)
-
-
-class StationaryGaussian:
-    """Zero-mean images of any size whose covariance is a product of exp(-distance / length), exact.
-
-    The marginal on a window has the same form: the prior of windows of a Gaussian prior of images.
-    """
-
-    def __init__(self, length: float, std: float = 0.5, smooth: bool = False) -> None:
-        self.schedule: Schedule = lavps.VPLinear()
-        self.length, self.std, self.power = length, std, 2 if smooth else 1
-        self.axis = lru_cache(self._axis)
-
-    def _axis(self, size: int) -> tuple[Tensor, Tensor]:
-        place = torch.arange(size, dtype=torch.float64)
-        distance = (place[:, None] - place).abs() / self.length
-        values, basis = torch.linalg.eigh(torch.exp(-distance.pow(self.power)))
-        return values.clamp(min=0.0), basis
-
-    def _filter(self, x: Tensor, gain: Tensor | None, alpha: Tensor, sigma: Tensor) -> Tensor:
-        (rows, across), (columns, down) = self.axis(x.shape[-2]), self.axis(x.shape[-1])
-        spectrum = self.std**2 * rows[:, None] * columns
-        gain = alpha * spectrum / (alpha.square() * spectrum + sigma.square()) if gain is None else gain
-        return (across @ (gain * (across.mT @ x.double() @ down)) @ down.mT).to(x.dtype)
-
-    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
-        like = x_t.double()
-        alpha, sigma = (per_sample(c, like) for c in (self.schedule.alpha(t), self.schedule.sigma(t)))
-        return self._filter(x_t, None, alpha, sigma)
-
-    def sample(self, *shape: int) -> Tensor:
-        (rows, _), (columns, _) = self.axis(shape[-2]), self.axis(shape[-1])
-        root = self.std * (rows[:, None] * columns).sqrt()
-        noise = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        return self._filter(noise, root, T, T)
 
 
 class PerPixel:
@@ -251,7 +215,7 @@ def test_a_large_restored_image_has_no_seams() -> None:
     problem = lavps.InverseProblem.simulate(truth, Mask(kept), lavps.GaussianNoise(0.05))
 
     def restore(denoiser: lavps.priors.Prior) -> Tensor:
-        sampler = lavps.MGDM(denoiser, num_steps=8, gradient_steps_start=2, minimizer=WhitenedGradient())
+        sampler = lavps.MGDM(denoiser, num_steps=6, gradient_steps_start=2, minimizer=WhitenedGradient())
         return sampler.sample(problem).samples[0]
 
     whole = restore(prior)

@@ -1,0 +1,174 @@
+"""The models of the zoo: how each was trained, in one command each.
+
+    python recipes/zoo.py faces64 --data path/to/data      # train (or resume), then install into zoo/
+    python recipes/zoo.py --list
+
+A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same command, and installed as ``zoo/NAME``:
+weights, configuration, a model card with its data, command, time and losses, and for a prior a sheet of samples.
+The data are tar shards ``faces64-train.tar``, ``faces64-val.tar`` (Labelled Faces in the Wild) and ``natural64-...``
+(Tiny-ImageNet).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+import lavps
+from lavps.amortization.checkpoint import read_config
+from lavps.amortization.preview import save_grid
+from lavps.cli import main as command_line
+
+CARDS = Path(__file__).parent / "zoo_card.md"
+DATA = {
+    "faces64": "Labelled Faces in the Wild (deep-funneled), face crops of 64 x 64 pixels; 12,312 training images, people of "
+    "the validation and test images apart. Photographs of public figures by news agencies: **research use only**.",
+    "natural64": "Tiny-ImageNet, 64 x 64 pixels, 200 classes; 20,000 training images. ImageNet's terms: **non-commercial "
+    "research use only**.",
+}
+COMMON = {
+    "batch-size": 96,
+    "precision": "bf16",
+    "weights": "bfloat16",
+    "validation-images": 128,
+    "log-every": 20,
+}
+PRIOR = COMMON | {
+    "size": 64, "network": "unet-small", "steps": 1200, "learning-rate": 5e-4, "warmup-steps": 200, "ema-decay": 0.999,
+    "validate-every": 500, "checkpoint-every": 200, "preview-every": 600,
+}  # fmt: skip
+INFERENCE = COMMON | {
+    "network": "unet-tiny", "batch-size": 32, "steps": 1000, "learning-rate": 1e-3, "warmup-steps": 100,
+    "ema-decay": 0.99, "validate-every": 500, "checkpoint-every": 200, "preview-every": 500,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the zoo: its kind, its data, the options of ``lavps train``, what to say of it."""
+
+    kind: str
+    data: str
+    options: dict[str, Any]
+    about: str
+
+    def command(self, data: Path, output: Path, zoo: Path) -> list[str]:
+        """The arguments of ``lavps``."""
+        options: dict[str, Any] = {
+            "data": data / f"{self.data}-train.tar",
+            "validation": data / f"{self.data}-val.tar",
+            "output": output,
+        }
+        if self.kind == "inference":
+            options["prior"] = zoo / self.data
+        words = [
+            word
+            for name, value in (options | self.options).items()
+            for word in (f"--{name}", *str(value).split())
+        ]
+        return ["train", self.kind, *words, "--cpu"]
+
+
+MODELS = {
+    "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
+    "natural64": Model("prior", "natural64", PRIOR, "A prior of natural images: an unconditional denoiser."),
+} | {
+    f"{data}-{task}": Model(
+        "inference", data, INFERENCE | {"task": task, "noise": 0.05, "step-counts": "25 50 100"},
+        f"A warm start for MGDM on the prior `{data}`, trained for `{task}` with noise .05, asked at any step.",
+    )
+    for data, task in (
+        ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"), ("faces64", "random-motion-blur"),
+        ("faces64", "random-rectangle"), ("natural64", "sr4"),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to train."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Models of the zoo."""
+    data: Path = Path("data")
+    """Folder of the tar shards."""
+    runs: Path = Path("runs")
+    """Folder of the trainings."""
+    zoo: Path = Path("zoo")
+    """Folder of the zoo."""
+    list: bool = False
+    """Say which models there are."""
+    install_only: bool = False
+    """The training is done: install what it left."""
+
+
+def seconds_of(log: Path, batch_size: int) -> float:
+    """Wall time of a training, without its interruptions, from the speed in its log."""
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    speeds = {row["step"]: row["images_per_second"] for row in rows if "images_per_second" in row}
+    steps = sorted(speeds)
+    return sum(
+        (now - before) * batch_size / speeds[now] for before, now in zip([0, *steps], steps, strict=False)
+    )
+
+
+def install(name: str, config: Config) -> Path:
+    """From ``runs/NAME/model`` to ``zoo/NAME``, with its card."""
+    model, run, folder = MODELS[name], config.runs / name, config.zoo / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("model.safetensors", "config.json"):
+        shutil.copy(run / "model" / file, folder / file)
+    about = read_config(folder)
+    validation = about.training["validation"]
+    numbers = ", ".join(f"{key} {value:.4g}" for key, value in validation.items() if isinstance(value, float))
+    pictures = ""
+    if model.kind == "prior":
+        sampler = lavps.DDIM(lavps.load_prior(folder), num_steps=100)
+        samples = sampler.sample(
+            lavps.Unconditional(about.image_shape, 64), batch_size=16, progress=True
+        ).samples
+        assert samples is not None
+        save_grid(samples.flatten(0, 1), folder / "samples.png")
+        pictures = "![samples](samples.png)\n\n64 samples, not selected: DDIM, 100 steps, seed 0.\n"
+    words = model.command(Path("DATA"), Path("runs") / name, Path("zoo"))
+    card = CARDS.read_text().format(
+        name=name,
+        about=model.about,
+        kind=model.kind,
+        data=DATA[model.data],
+        command=" ".join(["lavps", *words]),
+        images=int(about.training["steps"]) * int(about.training["batch_size"]),
+        minutes=seconds_of(run / "log.jsonl", int(about.training["batch_size"])) / 60,
+        numbers=numbers,
+        megabytes=(folder / "model.safetensors").stat().st_size / 1e6,
+        parameters=sum(p.numel() for p in _network(folder).parameters()) / 1e6,
+        sha256=about.sha256,
+        pictures=pictures,
+    )
+    (folder / "README.md").write_text(card)
+    return folder
+
+
+def _network(folder: Path) -> torch.nn.Module:
+    return lavps.networks.build_network(read_config(folder).network)
+
+
+def main(config: Config) -> None:
+    if config.list or not config.names:
+        print("\n".join(f"{name:28} {model.about}" for name, model in MODELS.items()))
+    for name in config.names:
+        if name not in MODELS:
+            raise SystemExit(f"there is no {name!r} in the zoo: there are {', '.join(MODELS)}")
+        if not config.install_only:
+            command_line(MODELS[name].command(config.data, config.runs / name, config.zoo))
+        print(f"installed {install(name, config)}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

@@ -178,6 +178,11 @@ class ImageData:
     def __len__(self) -> int:
         return len(self._sources) - len(self.bad) if self._pixels is None else len(self._pixels)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """File name of every image; none where they came as a tensor."""
+        return tuple(Path(s.name.rpartition(":")[2]).name for s in self._sources if s.name not in self.bad)
+
     def __getitem__(self, index: int) -> Tensor:
         """Image number ``index``, as it is, (C, H, W)."""
         if self._pixels is None and self._cache is not None:
@@ -198,9 +203,9 @@ class ImageData:
 
     def describe(self) -> dict[str, Any]:
         """What must not change between the beginning of a run and its continuation."""
-        names = "\n".join(f"{Path(s.name).name} {s.size}" for s in self._sources)
-        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
-        return {"count": len(self), "shape": list(self.shape), "flip": self._flip, "files": digest}
+        files = hashlib.sha256("\n".join(f"{Path(s.name).name} {s.size}" for s in self._sources).encode())
+        about = {"count": len(self), "shape": list(self.shape), "flip": self._flip}
+        return about | {"files": files.hexdigest()[:16]}
 
     def __getstate__(self) -> dict[str, Any]:
         # A memory map would be copied whole to every loader process: each maps the file for itself.
@@ -280,7 +285,6 @@ class Images(Protocol):
     """Images (C, *spatial) in [-1, 1]; ``draw`` and ``describe`` of :class:`ImageData` are optional."""
 
     def __len__(self) -> int: ...
-
     def __getitem__(self, index: int, /) -> Tensor: ...
 
 
@@ -296,11 +300,7 @@ def image_of(item: int, count: int, seed: int) -> int:
 
 
 def shards(steps: range, batch: int, rank: int, world: int, accumulate: int) -> Iterator[list[int]]:
-    """The items of process ``rank`` of ``world``: its part of every batch, cut in ``accumulate`` pieces.
-
-    Raises:
-        ValueError: the batch, counted over all processes, cannot be cut so.
-    """
+    """The items of process ``rank`` of ``world``: its part of every batch, cut in ``accumulate`` pieces."""
     piece, rest = divmod(batch, world * accumulate)
     if rest or piece == 0:
         raise ValueError(

@@ -7,6 +7,7 @@
     lavps degrade photo.png --task sr4 --noise 0.05 --output measured/
     lavps info runs/faces64/model
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
+    lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
 
 The same training command, given again, resumes what was interrupted.
 """
@@ -21,12 +22,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from .bench import Bench
 from .degrade import Degrade
 from .info import Info
 from .train import Train
 
 _Commands = (
     Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Degrade, tyro.conf.subcommand("degrade")]
     | Annotated[Info, tyro.conf.subcommand("info")]
 )

@@ -1,0 +1,196 @@
+"""``lavps bench``: samplers compared on real images, in five commands on one folder.
+
+.. code-block:: shell
+
+    lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
+    lavps bench sweep bench/sr4 --sampler mgdm
+    lavps bench sweep bench/sr4 --sampler lavps --model runs/faces64-sr4/model
+    lavps bench test bench/sr4
+    lavps bench time bench/sr4
+    lavps bench report bench/sr4
+
+Each resumes when given again. ``sweep`` may be started in several terminals: they share the work.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Bench", "Measure", "Report", "Sweeping", "Testing", "Timing"]
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from ..amortization.checkpoint import read_config
+from ..amortization.data import ImageData
+from ..evaluation.benchmark.folder import Benchmark
+from ..evaluation.benchmark.measurements import MeasurementSet, MeasurementSettings
+from ..evaluation.benchmark.methods import Method, SamplerName
+from ..evaluation.benchmark.models import Precision
+from ..evaluation.benchmark.protocol import BASELINE, conclude, fronts
+from ..evaluation.benchmark.report import write_report
+from ..evaluation.benchmark.spaces import paper_grid, paper_subset, rival_grid
+from ..evaluation.benchmark.sweep import Sweep
+from ..evaluation.benchmark.timing import Timer
+from ..evaluation.lpips import LPIPS
+
+_Folder = Annotated[Path, tyro.conf.Positional]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """Begin: measure the validation and the test images, once for all methods."""
+
+    folder: _Folder  # of the benchmark, made if missing
+    prior: str  # model folder or Hub id; its images' shape is the benchmark's
+    task: str  # sr4, motion-blur, random-rectangle, ...; or file.py:attribute with an operator of your own
+    validation: Path  # images to choose settings on: a folder, or a tar
+    test: Path | None = None  # images to judge the chosen ones on, others than those
+    noise: float = 0.05  # standard deviation of the noise, in the units of the measurement
+    validation_count: int = 32  # how many of them
+    test_count: int = 300  # how many of those
+    seed: int = 0  # of images, operators, noise and samplers
+    precision: Precision = "fp32"  # of the networks; bf16 is autocast, all else stays in float32
+
+    def run(self) -> None:
+        """Write benchmark.json and measurements/."""
+        channels, height, width = read_config(self.prior).image_shape
+        benchmark = Benchmark.create(
+            self.folder, self.task, self.noise, self.prior, self.seed, self.precision
+        )
+        for split, path, count in (
+            ("validation", self.validation, self.validation_count),
+            ("test", self.test, self.test_count),
+        ):
+            if path is not None:
+                settings = MeasurementSettings(
+                    self.task, self.noise, split, count, self.seed, (channels, height, width)
+                )
+                data = ImageData.open(path, (height, width), channels, cache=False)
+                MeasurementSet.create(benchmark.path / "measurements", settings, data)
+                print(f"{count} {split} images are measured")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Running:
+    """What running methods needs."""
+
+    folder: _Folder  # of the benchmark
+    lpips: Path | None = None  # file of LPIPS's weights; default the variable LAVPS_LPIPS
+    batch_size: int = 8  # images at a time; the rows do not depend on it
+    device: str = "cpu"  # where to compute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweeping(_Running):
+    """Try settings of a sampler on the validation images; several processes may, at once."""
+
+    sampler: SamplerName  # whose settings
+    model: str | None = None  # folder of the inference model, or of the conditional denoiser
+    # paper: its 96 points; subset: 32 of them; rival: the few of dps, mmps, mgps, supervised; free: a search
+    space: Literal["auto", "paper", "subset", "rival", "free"] = "auto"
+    trials: int = 100  # of a free search, all processes and earlier runs together
+    algorithm: Literal["tpe", "nsga2"] = "tpe"  # what proposes in a free search
+
+    def run(self) -> None:
+        """Add rows to validation/."""
+        space = self.space
+        if space == "auto":
+            space = "subset" if self.sampler in ("mgdm", "lavps") else "rival"
+        benchmark, sampler, model = Benchmark.open(self.folder), self.sampler, self.model
+        if model is None and sampler in ("lavps", "supervised"):
+            raise ValueError(f"{sampler} needs a model: give --model")
+        lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
+        runner = benchmark.runner("validation", models, lpips, batch_size=self.batch_size)
+        sweep = Sweep(benchmark, runner, f"{space} {sampler}" + (f" {model}" if model else ""))
+        if space == "free":
+            sweep.search(sampler, model, self.trials, self.algorithm)
+        else:
+            make = {"paper": paper_grid, "subset": paper_subset, "rival": rival_grid}[space]
+            sweep.grid(make(sampler, model))
+        print(f"{len(sweep.finished())} settings of {sampler} are measured on the validation images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Testing(_Running):
+    """Measure the Pareto front of every family of methods again, on the test images."""
+
+    most: int | None = None  # methods of a front, spread evenly in cost; default all of it
+    keep_images: int = 8  # restored images to keep, for the report
+
+    def run(self) -> None:
+        """Add rows to test/."""
+        benchmark = Benchmark.open(self.folder)
+        lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
+        runner = benchmark.runner(
+            "test", models, lpips, batch_size=self.batch_size, keep_images=self.keep_images
+        )
+        chosen = fronts(benchmark, self.most)
+        if not chosen:
+            raise ValueError(f"{self.folder} has nothing on its validation images yet: lavps bench sweep")
+        for family, methods in chosen.items():
+            for method in methods:
+                runner.run(method)
+            print(f"{family}: {len(methods)} methods are measured on the test images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Time the methods of the test at batch 1, taking turns on the same images."""
+
+    folder: _Folder  # of the benchmark
+    turns: int = 10  # of all methods, after one that warms up
+    most: int | None = 4  # methods of a family, spread evenly in cost
+    device: str = "cpu"  # where to compute
+
+    def run(self) -> None:
+        """Write timing/."""
+        benchmark = Benchmark.open(self.folder)
+        tested = {
+            method.key for method in benchmark.runs("test").methods(len(benchmark.measurements("test")))
+        }
+        fronts_of = fronts(benchmark, self.most)
+        methods: list[Method] = [m for front in fronts_of.values() for m in front if m.key in tested]
+        if not methods:
+            raise ValueError(f"{self.folder} has no methods with test rows yet: lavps bench test")
+        models, seed = benchmark.models(self.device), benchmark.settings.seed
+        timer = Timer(benchmark.path / "timing", benchmark.measurements("test"), models, seed)
+        timer.run(methods, self.turns)
+        print(f"{len(methods)} methods are timed over {self.turns} turns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Compare at equal quality, and write report.md, report.html and their figures."""
+
+    folder: _Folder  # of the benchmark
+    baseline: str = BASELINE  # the family that the others are to match
+    margin: float = 0.003  # loss of LPIPS that does not matter
+    alpha: float = 0.05  # level of the non-inferiority test
+
+    def run(self) -> None:
+        """Write results.json and the report."""
+        benchmark = Benchmark.open(self.folder)
+        conclude(benchmark, self.baseline, self.margin, self.alpha)
+        print(f"the report is {write_report(benchmark)}")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Compare samplers on real images: measure, sweep, test, time, report, in this order, on one folder.
+
+    Every command resumes when it is given again. sweep may be started in several terminals at once.
+    """
+
+    command: (
+        Annotated[Measure, tyro.conf.subcommand("measure")]
+        | Annotated[Sweeping, tyro.conf.subcommand("sweep")]
+        | Annotated[Testing, tyro.conf.subcommand("test")]
+        | Annotated[Timing, tyro.conf.subcommand("time")]
+        | Annotated[Report, tyro.conf.subcommand("report")]
+    )
+
+    def run(self) -> None:
+        """Run the command."""
+        self.command.run()

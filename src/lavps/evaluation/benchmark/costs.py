@@ -1,0 +1,126 @@
+r"""What a method costs, in forwards of the prior's denoiser.
+
+.. math:: c = f \, n_{forward} + 2 f \, n_{backward} + m \, n_{model},
+
+a backward counted as two forwards, as is the custom. m is the time of the inference model's pass over that of
+a denoiser's forward; f is 1 for all samplers that denoise with the prior, and for a supervised one its own
+denoiser's over the prior's. Both are measured once per model, at batch 1, the two networks taking turns so
+that whatever else the machine does slows both, and kept: a benchmark counts every method by the same prices.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Prices", "known_prices", "measure_prices", "seconds"]
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...amortization.checkpoint import write_json
+from ...random import NoiseStreams, Purpose
+from ...schedule import as_time
+from ...variational import Context
+from .measurements import MeasurementSet
+from .methods import Method
+from .models import Models
+from .records import claim, read_json
+
+_TURNS = 15
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Relative costs, a forward of the prior's denoiser being 1.
+
+    Attributes:
+        forward: of the denoiser the method uses.
+        backward: through it.
+        model: a pass of the inference model.
+    """
+
+    forward: float = 1.0
+    backward: float = 2.0
+    model: float = 0.0
+
+    def cost(self, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Mean over the rows of what they cost."""
+        total = sum(
+            self.forward * row["forwards"]
+            + self.backward * row["backwards"]
+            + self.model * row["model_forwards"]
+            for row in rows
+        )
+        return float(total) / len(rows)
+
+
+def measure_prices(file: Path, method: Method, models: Models, measurements: MeasurementSet) -> Prices:
+    """The prices of a method: from ``file`` where its model is known there, else measured and written.
+
+    Args:
+        file: of JSON, by model.
+        method: which; all methods with the same model have the same prices.
+        models: the networks.
+        measurements: on whose first item they are measured.
+    """
+    with claim(file.with_suffix(".lock")):
+        if (known := known_prices(file, method)) is not None:
+            return known
+        ratio = _ratio(method, models, measurements)
+        prices = Prices(ratio, 2 * ratio) if method.sampler == "supervised" else Prices(model=ratio)
+        write_json(file, read_json(file) | {_entry(method): asdict(prices)})
+        return prices
+
+
+def known_prices(file: Path, method: Method) -> Prices | None:
+    """The prices of a method without measuring; None where nobody has measured them."""
+    if method.model is None:
+        return Prices()
+    found = read_json(file).get(_entry(method))
+    return None if found is None else Prices(**found)
+
+
+def _entry(method: Method) -> str:
+    return f"{'conditional' if method.sampler == 'supervised' else 'inference'}: {method.model}"
+
+
+@torch.no_grad()
+def _ratio(method: Method, models: Models, measurements: MeasurementSet) -> float:
+    """Median over turns of a pass of the method's model over one of the prior's denoiser."""
+    problem = measurements.problem(slice(0, 1), models.device, models.precision == "bf16")
+    x_0 = measurements.images[slice(0, 1)].to_tensor().to(models.device)
+    noise = NoiseStreams.of(1).normal(Purpose.PROBE, problem.image_shape, problem.like)
+    s, t, schedule = as_time(0.45), as_time(0.5), models.prior.schedule
+    x_t = float(schedule.alpha(t)) * x_0 + float(schedule.sigma(t)) * noise
+    model = models.model(method)
+
+    def prior_pass() -> object:
+        return models.prior.denoise(x_t, t)
+
+    def model_pass() -> object:
+        if method.sampler == "supervised":
+            return model.denoise(x_t, t, problem)
+        return model(Context(x_0, x_t, s, t, problem, schedule))
+
+    turns = [(seconds(model_pass, models.device), seconds(prior_pass, models.device)) for _ in range(_TURNS)]
+    return statistics.median(ours / theirs for ours, theirs in turns[3:])  # the first ones warm up
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """Wall time of one call, the device's queue emptied before and after."""
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    elif device.startswith("mps"):
+        torch.mps.synchronize()

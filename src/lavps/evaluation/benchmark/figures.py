@@ -1,0 +1,166 @@
+"""The figures of a report: quality against cost, and what the images look like."""
+
+from __future__ import annotations
+
+__all__ = ["comparison_grid", "family_colours", "pareto_figure"]
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...problem import InverseProblem
+from .folder import Benchmark
+from .protocol import Results
+
+# Okabe and Ito's colours, told apart by most eyes; the baseline is black.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6914", "#777777")
+_MARKERS = "osD^vPX*"
+
+
+def matplotlib_figure(width: float, height: float) -> Any:
+    """A figure that belongs to no window and no global state."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('figures need Matplotlib: pip install "lavps[report]"') from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def family_colours(results: Results) -> dict[str, str]:
+    """A colour for every family, the same in all figures."""
+    families = sorted({point["family"] for points in results.points.values() for point in points})
+    others = [family for family in families if family != results.baseline]
+    colours = {family: _COLOURS[place % len(_COLOURS)] for place, family in enumerate(others)}
+    return ({results.baseline: "#000000"} if results.baseline in families else {}) | colours
+
+
+def pareto_figure(results: Results, cost: Literal["cost", "time"]) -> Any | None:
+    """Mean LPIPS against cost: the test points in full, validation points faint behind them.
+
+    Args:
+        results: what was measured.
+        cost: in counts, or in median seconds; None is returned where nothing was timed.
+    """
+    split = "test" if results.points.get("test") else "validation"
+    front, behind = results.points[split], results.points["validation"] if split == "test" else []
+    front = [point for point in front if _cost(point, cost) is not None]
+    behind = [point for point in behind if cost == "cost"]
+    if not front:
+        return None
+    figure = matplotlib_figure(7.2, 4.6)
+    axis = figure.add_subplot()
+    for place, (family, colour) in enumerate(family_colours(results).items()):
+        marker = _MARKERS[place % len(_MARKERS)]
+        faint = [point for point in behind if point["family"] == family]
+        axis.scatter(*_places(faint, cost), s=14, color=colour, alpha=0.22, marker=marker, lw=0)
+        _draw_family(axis, [p for p in front if p["family"] == family], cost, colour, marker, family)
+    _finish(axis, results, front, cost, split)
+    return figure
+
+
+def _draw_family(
+    axis: Any, points: list[dict[str, Any]], cost: str, colour: str, marker: str, family: str
+) -> None:
+    if not points:
+        return
+    ordered = sorted(points, key=lambda point: float(_cost(point, cost) or 0.0))
+    x, y = _places(ordered, cost)
+    errors = [point["lpips_error"] or 0.0 for point in ordered]
+    axis.errorbar(x, y, errors, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.5)
+    axis.plot(x, y, marker=marker, ms=6, lw=1.2, color=colour, label=family, mec="white", mew=0.6)
+
+
+def _finish(axis: Any, results: Results, front: Sequence[dict[str, Any]], cost: str, split: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    settings, count = results.settings, results.counts[split]
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(ScalarFormatter())
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("cost, in denoiser forwards" if cost == "cost" else "seconds an image (median, batch 1)")
+    axis.set_ylabel("LPIPS (lower is better)")
+    axis.set_title(f"{settings['task']}, noise {settings['noise']:g}: {count} {split} images", fontsize=11)
+    # A few settings far off must not flatten all others.
+    scores = sorted(point["lpips"] for point in front)
+    top = scores[min(len(scores) - 1, round(0.9 * len(scores)))]
+    axis.set_ylim(
+        max(0.0, scores[0] - 0.15 * (top - scores[0]) - 0.002), top + 0.25 * (top - scores[0]) + 0.002
+    )
+    axis.grid(alpha=0.25, which="major")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8, frameon=False)
+
+
+def _cost(point: dict[str, Any], cost: str) -> float | None:
+    if cost == "cost":
+        return float(point["cost"])
+    return None if point["time"] is None else float(point["time"]["median"])
+
+
+def _places(points: Sequence[dict[str, Any]], cost: str) -> tuple[list[float], list[float]]:
+    return [float(_cost(p, cost) or 0.0) for p in points], [float(p["lpips"]) for p in points]
+
+
+def comparison_grid(benchmark: Benchmark, results: Results, rows: int = 4) -> Any | None:
+    """Measurement, every family's best method, truth; a row an image. None where no images were kept.
+
+    Args:
+        benchmark: with restored test images.
+        results: what was measured.
+        rows: images shown.
+    """
+    columns: list[tuple[str, list[Tensor]]] = []
+    for family in family_colours(results):
+        points = [point for point in results.points.get("test", []) if point["family"] == family]
+        points = [point for point in points if benchmark.runs("test").images(point["key"])]
+        if points:
+            best = min(points, key=lambda point: float(point["lpips"]))
+            files = benchmark.runs("test").images(best["key"])[:rows]
+            title = f"{family}\n{best['lpips']:.3f} at {best['cost']:.0f}"
+            columns.append((title, [_read(file) for file in files]))
+    if not columns:
+        return None
+    rows = min(len(images) for _, images in columns)
+    given = benchmark.measurements("test")
+    degraded = [_shown(image) for image in seen(given.problem(slice(0, rows)))]
+    truth = [_shown(image) for image in given.images[slice(0, rows)].to_tensor()]
+    return _draw_grid([("measurement", degraded), *columns, ("truth", truth)], rows)
+
+
+def _draw_grid(columns: Sequence[tuple[str, list[Tensor]]], rows: int) -> Any:
+    figure = matplotlib_figure(1.45 * len(columns), 1.45 * rows + 0.45)
+    axes = figure.subplots(rows, len(columns), squeeze=False)
+    for (title, images), column in zip(columns, axes.T, strict=True):
+        for axis, image in zip(column, images, strict=False):
+            axis.imshow(image.numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        for axis in column:
+            axis.set_axis_off()
+        column[0].set_title(title, fontsize=8)
+    return figure
+
+
+def seen(problem: InverseProblem) -> Tensor:
+    """Measurements as images (B, C, H, W) in [-1, 1]: themselves where they look like one, else A^+ y."""
+    y, (channels, *_) = problem.y, problem.image_shape
+    if not y.is_complex() and y.ndim == 4 and y.shape[1] == channels:
+        return y.clamp(-1.0, 1.0).cpu()
+    if problem.operator.linear:
+        return problem.operator.pseudo_inverse(y, damping=1e-2).clamp(-1.0, 1.0).cpu()
+    return torch.zeros(len(problem), *problem.image_shape)
+
+
+def _shown(image: Tensor) -> Tensor:
+    """(C, H, W) in [-1, 1] as bytes (H, W, C), or (H, W) where grey."""
+    return ((image + 1.0) * 127.5).round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).squeeze(2)
+
+
+def _read(file: Path) -> Tensor:
+    with Image.open(file, formats=("PNG",)) as image:
+        width, height = image.size
+        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return pixels.reshape(height, width, -1).squeeze(2)

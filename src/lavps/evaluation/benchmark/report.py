@@ -1,0 +1,175 @@
+"""The report of a benchmark: Markdown with figures beside it, and one HTML page that holds everything."""
+
+from __future__ import annotations
+
+__all__ = ["read_results", "write_report"]
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .figures import comparison_grid, pareto_figure
+from .folder import Benchmark
+from .html import page
+from .protocol import Results
+
+_CAPTIONS = {
+    "pareto": "LPIPS against cost. Lines: the fronts found on the validation images, measured again on the "
+    "test images, with standard errors. Faint: all that was tried, on the validation images.",
+    "pareto_time": "LPIPS against wall time of the same methods, at batch 1, methods taking turns.",
+    "images": "Test images: the measurement, the best setting of every family (its LPIPS and "
+    "its cost), the truth.",
+}
+
+
+def read_results(benchmark: Benchmark) -> Results:
+    """What :func:`~lavps.evaluation.benchmark.protocol.conclude` wrote."""
+    file = benchmark.path / "results.json"
+    return Results(**json.loads(file.read_text(encoding="utf-8")))
+
+
+def write_report(benchmark: Benchmark) -> Path:
+    """Figures, ``report.md`` and ``report.html`` from ``results.json``; the page's path."""
+    results, figures = read_results(benchmark), {}
+    drawn = {
+        "pareto": pareto_figure(results, "cost"),
+        "pareto_time": pareto_figure(results, "time"),
+        "images": comparison_grid(benchmark, results),
+    }
+    for name, figure in drawn.items():
+        if figure is not None:
+            figure.savefig(benchmark.path / f"{name}.png", dpi=150)
+            figure.savefig(benchmark.path / f"{name}.svg")
+            figures[name] = _CAPTIONS[name]
+    sections = _sections(results)
+    (benchmark.path / "report.md").write_text(_markdown(results, sections, figures), encoding="utf-8")
+    target = benchmark.path / "report.html"
+    target.write_text(
+        page(_title(results), _summary(results), sections, figures, benchmark.path), encoding="utf-8"
+    )
+    return target
+
+
+def _title(results: Results) -> str:
+    return f"Benchmark: {results.settings['task']}, noise {results.settings['noise']:g}"
+
+
+def _summary(results: Results) -> list[str]:
+    """What was done, in a few sentences; no number is claimed that is not below."""
+    settings, counts = results.settings, results.counts
+    images = " and ".join(f"{count} {split}" for split, count in counts.items())
+    lines = [
+        f"Prior `{Path(settings['prior']).name}` (weights {settings['prior_hash'][:12]}), networks in "
+        f"{settings['precision']}, seed {settings['seed']}; {images} images. Every method was given the same "
+        "measurements, and the same noise an image. One sample an image, as 8-bit pixels.",
+        "Cost counts denoiser forwards, two for a backward, and passes of an inference model at their "
+        "measured share of a forward.",
+    ]
+    best: dict[str, tuple[float, float]] = {}
+    for match in results.matches:
+        if match["candidate"] is not None:
+            low, high = best.get(match["family"], (match["speed_up"], match["speed_up"]))
+            best[match["family"]] = min(low, match["speed_up"]), max(high, match["speed_up"])
+    for family, (low, high) in best.items():
+        every = [match for match in results.matches if match["family"] == family]
+        matched = sum(match["candidate"] is not None for match in every)
+        lines.append(
+            f"{family} matches {matched} of the {len(every)} points of {results.baseline}'s front "
+            f"(non-inferior by {results.margin:g} LPIPS at level {results.alpha:g}), at a "
+            f"{_range(low, high)} cost."
+        )
+    if results.timing:
+        machine = results.timing["machine"]
+        where = f"{machine['threads']} of {machine['cores']} threads of {machine['processor']}"
+        lines.append(f"Times: batch 1, {where}, torch {machine['torch']}.")
+    return lines
+
+
+def _range(low: float, high: float) -> str:
+    same = f"{low:.2f}" == f"{high:.2f}"
+    return f"{low:.2f} times lower" if same else f"{low:.2f} to {high:.2f} times lower"
+
+
+Table = tuple[list[str], list[list[str]]]
+
+
+def _sections(results: Results) -> dict[str, Table]:
+    """Tables by title: a head and rows of cells."""
+    sections: dict[str, Table] = {}
+    for family in dict.fromkeys(match["family"] for match in results.matches):
+        matches = [match for match in results.matches if match["family"] == family]
+        sections[f"{family} against {results.baseline}, at equal quality"] = _match_table(results, matches)
+    for split, points in results.points.items():
+        if points:
+            sections[f"Methods on the {split} images"] = _method_table(results, split)
+    return sections
+
+
+def _match_table(results: Results, matches: list[dict[str, Any]]) -> Table:
+    head = ["baseline", "LPIPS", "cost", "matched by", "LPIPS", "cost", "difference [95 %]", "p", "p < α / P"]
+    head += ["cheaper", "faster [95 %]"]
+    rows = []
+    for match in matches:
+        first = results.point("test", match["reference"])
+        cells = [first["label"], f"{first['lpips']:.4f}", f"{first['cost']:.0f}"]
+        if match["candidate"] is None:
+            rows.append([*cells, "none is non-inferior", *[""] * 7])
+            continue
+        second, gap, time = (
+            results.point("test", match["candidate"]),
+            match["bootstrap"],
+            match["time_speed_up"],
+        )
+        cells += [second["label"], f"{second['lpips']:.4f}", f"{second['cost']:.0f}"]
+        cells += [f"{gap['difference']:+.4f} [{gap['lower']:+.4f}, {gap['upper']:+.4f}]"]
+        cells += [_p(match["test"]["p_value"]), "yes" if match["passes_corrected"] else "no"]
+        cells += [f"{match['speed_up']:.2f}x"]
+        cells += [f"{time['ratio']:.2f}x [{time['lower']:.2f}, {time['upper']:.2f}]" if time else "not timed"]
+        rows.append(cells)
+    return head, rows
+
+
+def _p(value: float) -> str:
+    return "< .0001" if value < 1e-4 else f"{value:.4f}".lstrip("0")
+
+
+def _method_table(results: Results, split: str) -> Table:
+    head = ["family", "settings", "front", "LPIPS", "PSNR", "SSIM", "chi²", "cost", "forwards", "backwards"]
+    head += ["model passes", "kept", "seconds", "key"]
+    on_front = {key for keys in results.fronts.values() for key in keys}
+    ordered = sorted(
+        results.points[split], key=lambda p: (p["family"] != results.baseline, p["family"], p["cost"])
+    )
+    return head, [_method_row(point, point["key"] in on_front) for point in ordered]
+
+
+def _method_row(point: dict[str, Any], on_front: bool) -> list[str]:
+    return [
+        point["family"],
+        point["label"],
+        "yes" if on_front else "",
+        f"{_number(point['lpips'], 4)} ± {_number(point['lpips_error'], 4)}",
+        _number(point["psnr"], 2),
+        _number(point["ssim"], 3),
+        _number(point["chi_square"], 2),
+        _number(point["cost"], 0),
+        _number(point["forwards"], 1),
+        _number(point["backwards"], 1),
+        _number(point["model_forwards"], 0),
+        "" if point["acceptance"] is None else f"{point['acceptance']:.0%}",
+        "" if point["time"] is None else f"{point['time']['median']:.3g}",
+        point["key"],
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _markdown(results: Results, sections: dict[str, Table], figures: dict[str, str]) -> str:
+    parts = [f"# {_title(results)}", *_summary(results)]
+    parts += [f"![{name}]({name}.png)\n\n{caption}" for name, caption in figures.items()]
+    for title, (head, rows) in sections.items():
+        lines = [head, ["---"] * len(head), *rows]
+        parts.append(f"## {title}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,50 @@
+"""Networks in half precision, everything around them in full.
+
+A network computes in bfloat16 what it would in float32, at up to twice the speed and half the memory; the
+state of a sampler, its schedule, its likelihood and its noise must not lose their digits. So the network
+alone runs under ``torch.autocast``, and what leaves it is of the dtype that went in.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Autocast", "with_autocast"]
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .networks import EDMPrior, NetworkPrior
+
+P = TypeVar("P", NetworkPrior, EDMPrior)
+
+
+class Autocast(nn.Module):
+    """A network, computed under autocast.
+
+    Args:
+        network: called with images (B, C, *spatial) first, returns a tensor. Its weights are shared.
+        dtype: bfloat16 has the range of float32; float16, which has not, is for networks trained in it.
+    """
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.network = network
+        self.dtype = dtype
+
+    def forward(self, x: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        """What the network returns, in the dtype of x."""
+        with torch.autocast(x.device.type, self.dtype):
+            output: Tensor = self.network(x, *arguments, **named)
+        return output.to(x.dtype)
+
+
+def with_autocast(prior: P, dtype: torch.dtype = torch.bfloat16) -> P:
+    """A prior whose network runs under autocast, with the same weights (and hash); the given one stays."""
+    if not isinstance(getattr(prior, "network", None), nn.Module):
+        raise TypeError(f"{type(prior).__name__} has no network of torch to run in {dtype}")
+    half = copy.copy(prior)
+    assert isinstance(prior.network, nn.Module)
+    half.network = Autocast(prior.network, dtype).eval()
+    return half

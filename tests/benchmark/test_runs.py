@@ -1,0 +1,150 @@
+"""Rows: complete, exact after an interruption, the same in any batch, refused where weights changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lavps
+from benchmark.conftest import Assets
+from lavps.evaluation import ImageBatch, psnr
+from lavps.evaluation.benchmark import Benchmark, Method
+from lavps.evaluation.benchmark.records import append_rows, claim, read_rows
+
+FAST = {"num_steps": 6, "gradient_steps_start": 1}
+
+
+def lavps_method(assets: Assets, **settings: object) -> Method:
+    return Method.from_settings({"sampler": "lavps", "model": assets.inference, **FAST, **settings})
+
+
+def test_a_row_says_what_the_image_is_worth(assets: Assets, tmp_path: Path) -> None:
+    benchmark = assets.begin(tmp_path)
+    runner = assets.runner(benchmark, keep_images=1)
+    method = Method("mgdm", **FAST)
+    rows = runner.run(method)
+    given = runner.measurements
+    problem = given.problem(slice(0, 1))
+    posterior = lavps.MGDM(runner.models.prior, num_steps=6, gradient_steps_start=1).sample(
+        problem, seed=0, items=[given.items[0]]
+    )
+    restored = posterior.samples[:, 0]
+    image = ImageBatch.from_tensor(restored)
+    first = rows[0]
+    assert first["psnr"] == pytest.approx(float(psnr(image, given.images[slice(0, 1)])), abs=0.01)
+    assert first["lpips"] == pytest.approx(float(runner.lpips(image, given.images[slice(0, 1)])), rel=0.01)
+    assert first["chi_square"] == pytest.approx(float(problem.chi_square(restored)), rel=1e-3)
+    assert (first["forwards"], first["backwards"]) == (posterior.trace.forwards, posterior.trace.backwards)
+    assert (first["model_forwards"], first["acceptance"]) == (0, None)
+    assert [row["file"] for row in rows] == list(given.files)
+    assert [row["item"] for row in rows] == list(given.items)
+    assert len(runner.folder.images(method.key)) == 1
+    assert benchmark.runs("validation").methods(4)[0].key == method.key
+    assert "seconds" not in first
+
+
+@pytest.mark.parametrize("torn", [0, 25])
+def test_an_interrupted_run_ends_with_the_same_bytes(assets: Assets, tmp_path: Path, torn: int) -> None:
+    method = Method("mgdm", **FAST)
+    runner = assets.runner(assets.begin(tmp_path), batch_size=2)
+    runner.run(method)
+    file = tmp_path / "validation" / f"{method.key}.jsonl"
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) == 4
+    file.write_bytes(b"".join(lines[:1]) + lines[1][:torn])  # killed while writing the first batch
+    runner.run(method)
+    assert file.read_bytes() == whole
+
+
+def test_finished_rows_are_not_run_again(assets: Assets, tmp_path: Path) -> None:
+    method = Method("mgdm", **FAST)
+    runner = assets.runner(assets.begin(tmp_path))
+    runner.run(method)
+    file = tmp_path / "validation" / f"{method.key}.jsonl"
+    rows = [json.loads(line) | {"lpips": -1.0} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row["lpips"] for row in runner.run(method)] == [-1.0] * 4
+
+
+@pytest.mark.parametrize("gradients", [0, 1, 2])
+def test_rows_and_counts_do_not_depend_on_the_batch(assets: Assets, tmp_path: Path, gradients: int) -> None:
+    # An Adam this slow leaves the safeguard's verdicts divided between images.
+    method = lavps_method(assets, gradient_steps_start=gradients, num_steps=9)
+    together = assets.runner(assets.begin(tmp_path / "a"), batch_size=4).run(method)
+    alone = assets.runner(assets.begin(tmp_path / "b"), batch_size=1).run(method)
+    kept = [row["acceptance"] for row in alone]
+    assert 0 < sum(kept) < len(kept)  # both verdicts occur, or the counts would be no test
+    for ours, theirs in zip(together, alone, strict=True):
+        for name in ("item", "forwards", "backwards", "model_forwards", "acceptance"):
+            assert ours[name] == theirs[name], name
+        assert ours["lpips"] == pytest.approx(theirs["lpips"], rel=1e-3)
+        assert ours["chi_square"] == pytest.approx(theirs["chi_square"], rel=1e-3)
+
+
+def test_every_sampler_runs(assets: Assets, tmp_path: Path) -> None:
+    runner = assets.runner(assets.begin(tmp_path, count=2))
+    for method in (
+        Method("mgps", num_steps=4, minimizer="whitened"),
+        Method("mgps", num_steps=4, minimizer="whitened", model=assets.inference),
+        Method("dps", num_steps=4),
+        Method("mmps", num_steps=4, solver_steps=1),
+        Method("supervised", num_steps=4, model=assets.conditional),
+    ):
+        rows = runner.run(method)
+        assert len(rows) == 2
+        assert all(row["lpips"] > 0 for row in rows)
+        assert (rows[0]["model_forwards"] > 0) == (method.model == assets.inference)
+
+
+def test_rows_of_other_weights_are_refused(assets: Assets, tmp_path: Path) -> None:
+    runner = assets.runner(assets.begin(tmp_path))
+    method = Method("mgdm", **FAST)
+    runner.run(method)
+    description = tmp_path / "validation" / f"{method.key}.json"
+    record = json.loads(description.read_text())
+    description.write_text(json.dumps(record | {"weights": {"prior": "others"}}))
+    with pytest.raises(ValueError, match="rows of this method were made with weights"):
+        runner.run(method)
+
+
+def test_a_benchmark_keeps_its_settings(assets: Assets, tmp_path: Path) -> None:
+    assets.begin(tmp_path)
+    with pytest.raises(ValueError, match="precision was 'fp32', is 'bf16'"):
+        assets.begin(tmp_path, precision="bf16")
+    record = json.loads((tmp_path / "benchmark.json").read_text())
+    (tmp_path / "benchmark.json").write_text(json.dumps(record | {"prior_hash": "others"}))
+    with pytest.raises(ValueError, match="a new prior is a new benchmark"):
+        Benchmark.open(tmp_path).models()
+
+
+def test_half_precision_is_near_full(assets: Assets, tmp_path: Path) -> None:
+    methods = [Method("mgdm", **FAST), lavps_method(assets)]
+    methods += [Method("supervised", num_steps=4, model=assets.conditional)]
+    full = assets.runner(assets.begin(tmp_path / "a", count=2))
+    half = assets.runner(assets.begin(tmp_path / "b", count=2, precision="bf16"))
+    for method in methods:
+        ours, theirs = half.run(method), full.run(method)
+        assert [row["psnr"] for row in ours] == pytest.approx([row["psnr"] for row in theirs], abs=0.3)
+        assert ours != theirs  # the networks did run in another precision
+
+
+def test_a_torn_line_is_invisible_and_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    append_rows(file, [{"a": 1}, {"a": 2}])
+    with file.open("a") as opened:
+        opened.write('{"a": 3')
+    assert read_rows(file) == [{"a": 1}, {"a": 2}]
+    append_rows(file, [{"a": 4}])
+    assert read_rows(file) == [{"a": 1}, {"a": 2}, {"a": 4}]
+    with pytest.raises(ValueError, match="Out of range float"):
+        append_rows(file, [{"a": float("nan")}])
+
+
+def test_a_claim_is_held_by_one(tmp_path: Path) -> None:
+    with claim(tmp_path / "lock") as first, claim(tmp_path / "lock", wait=False) as second:
+        assert (first, second) == (True, False)
+    with claim(tmp_path / "lock", wait=False) as third:
+        assert third

@@ -10,14 +10,14 @@ that whatever else the machine does slows both, and kept: a benchmark counts eve
 
 from __future__ import annotations
 
-__all__ = ["Prices", "known_prices", "measure_prices", "seconds"]
+__all__ = ["Prices", "known_prices", "measure_prices", "timed"]
 
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,7 +30,8 @@ from .methods import Method
 from .models import Models
 from .records import claim, read_json
 
-_TURNS = 15
+_TURNS, _WARM_UP = 15, 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,20 @@ def _ratio(method: Method, models: Models, measurements: MeasurementSet) -> floa
             return model.denoise(x_t, t, problem)
         return model(Context(x_0, x_t, s, t, problem, schedule))
 
-    turns = [(seconds(model_pass, models.device), seconds(prior_pass, models.device)) for _ in range(_TURNS)]
-    return statistics.median(ours / theirs for ours, theirs in turns[3:])  # the first ones warm up
+    ratios = []
+    for _ in range(_WARM_UP + _TURNS):
+        (_, ours), (_, theirs) = timed(model_pass, models.device), timed(prior_pass, models.device)
+        ratios.append(ours / theirs)
+    return statistics.median(ratios[_WARM_UP:])
 
 
-def seconds(work: Callable[[], object], device: str) -> float:
-    """Wall time of one call, the device's queue emptied before and after."""
+def timed(work: Callable[[], T], device: str) -> tuple[T, float]:
+    """What a call returns and its wall time in seconds, the device's queue emptied before and after."""
     _wait(device)
     start = time.perf_counter()
-    work()
+    result = work()
     _wait(device)
-    return time.perf_counter() - start
+    return result, time.perf_counter() - start
 
 
 def _wait(device: str) -> None:

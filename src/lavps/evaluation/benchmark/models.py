@@ -4,6 +4,8 @@ from __future__ import annotations
 
 __all__ = ["Models", "Precision"]
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,8 @@ from ...amortization.checkpoint import load_prior, read_config
 from ...amortization.loading import load_conditional, load_inference_model
 from ...priors import NetworkPrior
 from ...priors.precision import Autocast, with_autocast
-from ...samplers import Sampler
+from ...problem import InverseProblem
+from ...samplers import OutOfDistributionWarning, Posterior, Sampler
 from .methods import Method
 
 Precision = Literal["fp32", "bf16"]
@@ -57,6 +60,14 @@ class Models:
     def sampler(self, method: Method) -> Sampler:
         """The method, ready to run."""
         return method.build(self.prior, self.model(method))
+
+    def sample(
+        self, method: Method, problem: InverseProblem, seed: int, items: Sequence[int], **how: Any
+    ) -> Posterior:
+        """A sample of every item. That a safeguard refuses much is a result here, no reason to warn."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OutOfDistributionWarning)
+            return self.sampler(method).sample(problem, seed=seed, items=items, **how)
 
     def hashes(self, method: Method) -> dict[str, str]:
         """What tells the weights it runs with from others."""

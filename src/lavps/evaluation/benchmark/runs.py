@@ -169,7 +169,7 @@ class Runner:
         def follow(step: Step) -> None:
             advance(len(items))
 
-        posterior = self.models.sampler(method).sample(problem, seed=self.seed, items=items, callback=follow)
+        posterior = self.models.sample(method, problem, self.seed, items, callback=follow)
         assert posterior.samples is not None
         restored = posterior.samples[:, 0]
         # One that ran far out of [-1, 1] is judged as the file it would be written to.

@@ -63,6 +63,7 @@ class Sweep:
         model: str | None,
         trials: int,
         algorithm: Literal["tpe", "nsga2"] = "tpe",
+        space: Mapping[str, Choice | Span] | None = None,
     ) -> None:
         """Propose and run until the study has this many trials.
 
@@ -71,9 +72,9 @@ class Sweep:
             model: folder of the inference model of "lavps".
             trials: of the study, all processes and earlier runs together.
             algorithm: what proposes.
+            space: where; default :func:`~lavps.evaluation.benchmark.spaces.search_space`.
         """
-        optuna, space = _optuna(), search_space(sampler)
-        samplers = optuna.samplers
+        samplers, space = _optuna().samplers, space or search_space(sampler)
         self._study.sampler = samplers.TPESampler() if algorithm == "tpe" else samplers.NSGAIISampler()
         self._take_over()
         while len(self._study.get_trials(deepcopy=False)) < trials:
@@ -96,14 +97,12 @@ class Sweep:
         optuna = _optuna()
         backend = optuna.storages.journal.JournalFileBackend(str(self.benchmark.path / "study.journal"))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(
+        return optuna.create_study(
             study_name=self.name,
             storage=optuna.storages.JournalStorage(backend),
             directions=["minimize", "minimize"],
             load_if_exists=True,
         )
-        study.set_metric_names(["LPIPS", "cost"])
-        return study
 
     def _recorded(self) -> set[str]:
         trials = self._study.get_trials(deepcopy=False)

@@ -16,8 +16,9 @@ __all__ = ["SpeedUp", "Timer", "TimingSummary", "speed_up", "summarize"]
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tqdm import tqdm
 
 from ...amortization.checkpoint import write_json
 from ..statistics import paired_bootstrap
-from .costs import seconds
+from .costs import timed
 from .measurements import MeasurementSet
 from .methods import Method
 from .models import Models
@@ -88,7 +89,7 @@ class Timer:
             )
             with bar:
                 if done < turns:
-                    self._turn(0, methods[:], lambda: None)  # warms up
+                    self._turn(0, methods, lambda: None)  # warms up
                 for turn in range(done, turns):
                     append_rows(file, self._turn(turn, methods, bar.update))
             return read_rows(file)
@@ -100,19 +101,16 @@ class Timer:
             (self.folder / "turns.jsonl").unlink(missing_ok=True)
             write_json(self.folder / "machine.json", setup)
 
-    def _turn(self, turn: int, methods: Sequence[Method], advance: Any) -> list[Row]:
+    def _turn(self, turn: int, methods: Sequence[Method], advance: Callable[[], object]) -> list[Row]:
         row = turn % len(self.measurements)
         half = self.models.precision == "bf16"
         rows = []
         for method in methods:
             problem = self.measurements.problem(slice(row, row + 1), self.models.device, half)
-            sampler, item = self.models.sampler(method), self.measurements.items[row]
-            results = []
-            spent = seconds(
-                lambda: results.append(sampler.sample(problem, seed=self.seed, items=[item])),  # noqa: B023
-                self.models.device,
-            )
-            trace = results[0].trace
+            item = self.measurements.items[row]
+            work = partial(self.models.sample, method, problem, self.seed, [item])
+            posterior, spent = timed(work, self.models.device)
+            trace = posterior.trace
             rows.append(
                 {
                     "key": method.key,

@@ -1,0 +1,93 @@
+"""``lavps bench``, as a user gives it: five commands on a folder, each of them resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmark.conftest import Assets
+from lavps.cli import main
+from lavps.evaluation.benchmark import Benchmark, Method, Sweep, conclude
+
+pytest.importorskip("optuna")
+
+
+def bench(*words: object) -> None:
+    main(["bench", *map(str, words)])
+
+
+def measured(assets: Assets, folder: Path, *options: object) -> None:
+    data = ("--validation", assets.folder / "validation", "--test", assets.folder / "test")
+    counts = ("--validation-count", 2, "--test-count", 3)
+    bench("measure", folder, "--prior", assets.prior, "--task", "sr4", *data, *counts, *options)
+
+
+def test_the_five_commands(
+    assets: Assets,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "sr4"
+    measured(assets, folder)
+    # The grids of the commands take minutes even here; two methods of them do, as a sweep leaves them.
+    benchmark = Benchmark.open(folder)
+    quick = [
+        Method("mgdm", num_steps=6, gradient_steps_start=1),
+        Method("mgdm", num_steps=8, gradient_steps_start=2),
+        Method("lavps", num_steps=5, gradient_steps_start=0, model=assets.inference),
+    ]
+    Sweep(benchmark, assets.runner(benchmark), "quick").grid(quick)
+    supervised = ("--sampler", "supervised", "--model", assets.conditional, "--lpips", assets.lpips)
+    bench("sweep", folder, *supervised)
+    assert "4 settings of supervised" in capsys.readouterr().out
+    bench("test", folder, "--lpips", assets.lpips, "--most", 2, "--keep-images", 2, "--batch-size", 3)
+    bench("time", folder, "--turns", 2, "--most", 1)
+    bench("report", folder, "--margin", 1.0)
+    page = (folder / "report.html").read_text()
+    results = json.loads((folder / "results.json").read_text())
+    assert results["counts"] == {"validation": 2, "test": 3}
+    families = {"MGDM, Adam", "LAVPS, Adam", "Supervised"}
+    assert {point["family"] for point in results["points"]["test"]} == families
+    assert {match["family"] for match in results["matches"]} == families - {"MGDM, Adam"}
+    assert all(match["candidate"] for match in results["matches"])  # with a margin of 1 all is as good
+    assert len(results["timing"]["keys"]) == 3
+    assert page.count("data:image/") == 3
+    # Given again, nothing is run again.
+    rows = {file: file.stat().st_mtime_ns for file in folder.rglob("*.jsonl")}
+    measured(assets, folder)
+    bench("sweep", folder, *supervised)
+    bench("test", folder, "--lpips", assets.lpips, "--most", 2)
+    bench("time", folder, "--turns", 2, "--most", 1)
+    assert rows == {file: file.stat().st_mtime_ns for file in folder.rglob("*.jsonl")}
+    assert conclude(benchmark).matches
+
+
+def test_what_cannot_be_done_yet_is_said(
+    assets: Assets,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(FileNotFoundError, match="begin one with `lavps bench measure`"):
+        bench("report", tmp_path)
+    measured(assets, tmp_path)
+    with pytest.raises(ValueError, match=r"noise was 0\.05, is 0\.1"):
+        measured(assets, tmp_path, "--noise", 0.1)
+    with pytest.raises(ValueError, match="lavps needs a model: give --model"):
+        bench("sweep", tmp_path, "--sampler", "lavps")
+    monkeypatch.delenv("LAVPS_LPIPS", raising=False)
+    with pytest.raises(FileNotFoundError, match="LPIPS needs its weights"):
+        bench("sweep", tmp_path, "--sampler", "mgdm")
+    with pytest.raises(ValueError, match="lavps bench sweep"):
+        bench("test", tmp_path, "--lpips", assets.lpips)
+    with pytest.raises(ValueError, match="lavps bench test"):
+        bench("time", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["measure", "sweep", "test", "time", "report"])
+def test_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["bench", command, "--help"])
+    assert exit_.value.code == 0
+    assert "(default:" in capsys.readouterr().out

@@ -1,0 +1,152 @@
+"""The verdict on rows that are made up, so that it is known; and the report that shows it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmark.conftest import Assets
+from lavps.evaluation.benchmark import Benchmark, Method, conclude, fronts, write_report
+from lavps.evaluation.benchmark.records import append_rows
+from lavps.evaluation.benchmark.runs import RunFolder
+
+COUNT = 6
+
+
+def write_rows(folder: RunFolder, method: Method, lpips: float, counts: tuple[int, int, int]) -> None:
+    """Rows with this mean: images differ much, methods on one image little."""
+    draw = random.Random(method.key)
+    folder.describe(method, {})
+    levels = [0.05 * (row - (COUNT - 1) / 2) / COUNT for row in range(COUNT)]
+    rows = [
+        {
+            "key": method.key, "item": row, "file": f"{row}.png", "seed": 0, "psnr": 30.0, "ssim": 0.9,
+            "lpips": lpips + level + 1e-5 * draw.random(), "chi_square": 1.0, "forwards": counts[0],
+            "backwards": counts[1], "model_forwards": counts[2], "acceptance": 0.5 if counts[2] else None,
+        }
+        for row, level in enumerate(levels)
+    ]  # fmt: skip
+    append_rows(folder.path / f"{method.key}.jsonl", rows)
+
+
+def mgdm(k: int) -> Method:
+    return Method("mgdm", num_steps=k)
+
+
+def lavps(k: int) -> Method:
+    return Method("lavps", num_steps=k, model="model")
+
+
+@pytest.fixture
+def benchmark(assets: Assets, tmp_path: Path) -> Benchmark:
+    """Two families; on the validation images MGDM's K=60 is dominated. A pass of the model costs .5."""
+    benchmark = assets.begin(tmp_path, count=COUNT)
+    (tmp_path / "prices.json").write_text(
+        json.dumps({"inference: model": {"forward": 1.0, "backward": 2.0, "model": 0.5}})
+    )
+    for method, lpips, counts in (
+        (mgdm(20), 0.10, (20, 20, 0)),  # costs 60
+        (mgdm(40), 0.08, (40, 40, 0)),  # 120
+        (mgdm(60), 0.09, (60, 60, 0)),  # 180, dominated
+        (mgdm(80), 0.05, (80, 80, 0)),  # 240
+        (lavps(10), 0.101, (10, 5, 20)),  # 30
+        (lavps(20), 0.082, (10, 10, 20)),  # 40
+        (lavps(30), 0.079, (50, 20, 20)),  # 100
+    ):
+        write_rows(benchmark.runs("validation"), method, lpips, counts)
+        if method.key != mgdm(60).key:
+            write_rows(benchmark.runs("test"), method, lpips, counts)
+    return benchmark
+
+
+def write_times(benchmark: Benchmark) -> None:
+    timed = ((mgdm(20), 0.8), (mgdm(40), 1.6), (mgdm(80), 3.0), (lavps(10), 0.5), (lavps(20), 0.4))
+    rows = [
+        {"key": method.key, "turn": turn, "item": 0, "seconds": seconds * (1 + 0.01 * turn)}
+        for turn in range(5)
+        for method, seconds in timed
+    ]
+    append_rows(benchmark.path / "timing" / "turns.jsonl", rows)
+    machine = {"threads": 1, "cores": 2, "processor": "x86_64", "torch": "2"}
+    (benchmark.path / "timing" / "machine.json").write_text(json.dumps({"machine": machine}))
+
+
+def test_fronts_are_found_on_the_validation_images(benchmark: Benchmark) -> None:
+    found = fronts(benchmark)
+    assert {family: [m.num_steps for m in methods] for family, methods in found.items()} == {
+        "MGDM, Adam": [20, 40, 80],
+        "LAVPS, Adam": [10, 20, 30],
+    }
+    assert [m.num_steps for m in fronts(benchmark, 2)["MGDM, Adam"]] == [20, 80]
+    assert [m.num_steps for m in fronts(benchmark, 1)["MGDM, Adam"]] == [80]
+
+
+def test_equal_points_of_a_front_are_run_once(benchmark: Benchmark) -> None:
+    folder, twin = benchmark.runs("validation"), Method("mgdm", num_steps=20, renoise="bridge")
+    rows = folder.rows(mgdm(20).key)
+    folder.describe(twin, {})
+    append_rows(folder.path / f"{twin.key}.jsonl", [row | {"key": twin.key} for row in rows])
+    assert len(fronts(benchmark)["MGDM, Adam"]) == 3
+
+
+def test_every_baseline_point_meets_the_cheapest_that_is_as_good(benchmark: Benchmark) -> None:
+    write_times(benchmark)
+    results = conclude(benchmark)
+    found = {match["reference"]: match for match in results.matches}
+    assert list(found) == [mgdm(k).key for k in (20, 40, 80)]
+    cheap, middle, good = found.values()
+    assert cheap["candidate"] == lavps(10).key  # worse by .001, which does not matter
+    assert cheap["speed_up"] == pytest.approx(60 / 30)
+    assert middle["candidate"] == lavps(20).key
+    assert middle["speed_up"] == pytest.approx(120 / 40)
+    assert middle["time_speed_up"]["ratio"] == pytest.approx(4.0)
+    assert middle["test"]["mean_difference"] == pytest.approx(-0.002, abs=1e-4)
+    assert middle["bootstrap"]["lower"] < -0.0019 < middle["bootstrap"]["upper"] + 3e-4
+    assert middle["passes_corrected"]
+    assert good["candidate"] is None
+    strict = {m["reference"]: m["candidate"] for m in conclude(benchmark, margin=0.0).matches}
+    assert strict[mgdm(20).key] == lavps(20).key
+    assert strict[mgdm(40).key] == lavps(30).key
+    other = conclude(benchmark, baseline="LAVPS, Adam").matches
+    assert {match["family"] for match in other} == {"MGDM, Adam"}
+
+
+def test_the_report_is_made_from_the_results_alone(benchmark: Benchmark) -> None:
+    write_times(benchmark)
+    for method in (mgdm(80), lavps(30)):
+        folder = benchmark.runs("test").path / "images" / method.key
+        folder.mkdir(parents=True)
+        for row in range(2):
+            pixels = np.full((32, 32, 3), 40 * row, dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{row:05d}.png")
+    conclude(benchmark)
+    page = write_report(benchmark).read_text()
+    markdown = (benchmark.path / "report.md").read_text()
+    for text in (page, markdown):
+        assert "LAVPS, Adam matches 2 of the 3 points" in text.replace("&#x27;", "'")
+        for words in ("2.00x", "3.00x", "4.00x", "none is non-inferior", "K=80", mgdm(40).key):
+            assert words in text
+    for name in ("pareto", "pareto_time", "images"):
+        with Image.open(benchmark.path / f"{name}.png") as figure:
+            assert min(figure.size) > 300
+        assert (benchmark.path / f"{name}.svg").read_text().count("<svg") == 1
+        assert f"![{name}]({name}.png)" in markdown
+    assert page.count("data:image/") == 3
+    # One file, nothing fetched.
+    assert not re.search(r'(src|href)="(?!data:)', page)
+
+
+def test_a_report_is_written_before_there_are_tests_or_times(benchmark: Benchmark) -> None:
+    for file in benchmark.runs("test").path.glob("*.json*"):
+        file.unlink()
+    results = conclude(benchmark)
+    assert results.matches == []
+    page = write_report(benchmark).read_text()
+    assert page.count("data:image/") == 1
+    assert "Methods on the validation images" in page

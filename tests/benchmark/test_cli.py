@@ -43,7 +43,7 @@ def test_the_five_commands(
     bench("sweep", folder, *supervised)
     assert "4 settings of supervised" in capsys.readouterr().out
     bench("test", folder, "--lpips", assets.lpips, "--most", 2, "--keep-images", 2, "--batch-size", 3)
-    bench("time", folder, "--turns", 2, "--most", 1)
+    bench("time", folder, "--turns", 2, "--margin", 1.0)
     bench("report", folder, "--margin", 1.0)
     page = (folder / "report.html").read_text()
     results = json.loads((folder / "results.json").read_text())
@@ -59,7 +59,7 @@ def test_the_five_commands(
     measured(assets, folder)
     bench("sweep", folder, *supervised)
     bench("test", folder, "--lpips", assets.lpips, "--most", 2)
-    bench("time", folder, "--turns", 2, "--most", 1)
+    bench("time", folder, "--turns", 2, "--margin", 1.0)
     assert rows == {file: file.stat().st_mtime_ns for file in folder.rglob("*.jsonl")}
     assert conclude(benchmark).matches
 

@@ -26,16 +26,16 @@ from ..amortization.checkpoint import read_config
 from ..amortization.data import ImageData
 from ..evaluation.benchmark.folder import Benchmark
 from ..evaluation.benchmark.measurements import MeasurementSet, MeasurementSettings
-from ..evaluation.benchmark.methods import Method, SamplerName
+from ..evaluation.benchmark.methods import SamplerName
 from ..evaluation.benchmark.models import Precision
-from ..evaluation.benchmark.protocol import BASELINE, conclude, fronts
+from ..evaluation.benchmark.protocol import BASELINE, Results, conclude, fronts
 from ..evaluation.benchmark.report import write_report
 from ..evaluation.benchmark.spaces import paper_grid, paper_subset, rival_grid
 from ..evaluation.benchmark.sweep import Sweep
 from ..evaluation.benchmark.timing import Timer
 from ..evaluation.lpips import LPIPS
 
-_Folder = Annotated[Path, tyro.conf.Positional]
+_Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class _Running:
 
     folder: _Folder  # of the benchmark
     lpips: Path | None = None  # file of LPIPS's weights; default the variable LAVPS_LPIPS
-    batch_size: int = 8  # images at a time; the rows do not depend on it
+    batch_size: int = 8  # images at a time; more than rounding does not depend on it
     device: str = "cpu"  # where to compute
 
 
@@ -88,7 +88,8 @@ class Sweeping(_Running):
 
     sampler: SamplerName  # whose settings
     model: str | None = None  # folder of the inference model, or of the conditional denoiser
-    # paper: its 96 points; subset: 32 of them; rival: the few of dps, mmps, mgps, supervised; free: a search
+    # paper: its 96 points at K = 100; subset: 32 of them; rival: the few settings of dps, mmps, mgps and
+    # supervised; free: a search with K and the minimiser free; auto: subset for mgdm and lavps, else rival
     space: Literal["auto", "paper", "subset", "rival", "free"] = "auto"
     trials: int = 100  # of a free search, all processes and earlier runs together
     algorithm: Literal["tpe", "nsga2"] = "tpe"  # what proposes in a free search
@@ -136,51 +137,67 @@ class Testing(_Running):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
-    """Time the methods of the test at batch 1, taking turns on the same images."""
-
-    folder: _Folder  # of the benchmark
-    turns: int = 10  # of all methods, after one that warms up
-    most: int | None = 4  # methods of a family, spread evenly in cost
-    device: str = "cpu"  # where to compute
-
-    def run(self) -> None:
-        """Write timing/."""
-        benchmark = Benchmark.open(self.folder)
-        tested = {
-            method.key for method in benchmark.runs("test").methods(len(benchmark.measurements("test")))
-        }
-        fronts_of = fronts(benchmark, self.most)
-        methods: list[Method] = [m for front in fronts_of.values() for m in front if m.key in tested]
-        if not methods:
-            raise ValueError(f"{self.folder} has no methods with test rows yet: lavps bench test")
-        models, seed = benchmark.models(self.device), benchmark.settings.seed
-        timer = Timer(benchmark.path / "timing", benchmark.measurements("test"), models, seed)
-        timer.run(methods, self.turns)
-        print(f"{len(methods)} methods are timed over {self.turns} turns")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Compare at equal quality, and write report.md, report.html and their figures."""
+class _Comparing:
+    """What a comparison at equal quality needs."""
 
     folder: _Folder  # of the benchmark
     baseline: str = BASELINE  # the family that the others are to match
     margin: float = 0.003  # loss of LPIPS that does not matter
     alpha: float = 0.05  # level of the non-inferiority test
 
+    def conclude(self, benchmark: Benchmark) -> Results:
+        """What the rows say so far."""
+        return conclude(benchmark, self.baseline, self.margin, self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing(_Comparing):
+    """Time the tested methods at batch 1, taking turns on the same images."""
+
+    turns: int = 10  # of all methods, after one that warms up
+    which: Literal["matched", "all"] = "matched"  # the baseline and what matches it, or all that was tested
+    device: str = "cpu"  # where to compute
+
+    def run(self) -> None:
+        """Write timing/."""
+        benchmark = Benchmark.open(self.folder)
+        given = benchmark.measurements("test")
+        methods = {method.key: method for method in benchmark.runs("test").methods(len(given))}
+        if not methods:
+            raise ValueError(f"{self.folder} has no methods with test rows yet: lavps bench test")
+        matches = self.conclude(benchmark).matches if self.which == "matched" else []
+        pairs = [(match["reference"], match["candidate"]) for match in matches]
+        keys = sorted({key for pair in pairs for key in pair if key} or methods)
+        timer = Timer(
+            benchmark.path / "timing", given, benchmark.models(self.device), benchmark.settings.seed
+        )
+        timer.run([methods[key] for key in keys], self.turns)
+        print(f"{len(keys)} methods are timed over {self.turns} turns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(_Comparing):
+    """Compare at equal quality, and write report.md, report.html and their figures."""
+
     def run(self) -> None:
         """Write results.json and the report."""
         benchmark = Benchmark.open(self.folder)
-        conclude(benchmark, self.baseline, self.margin, self.alpha)
+        self.conclude(benchmark)
         print(f"the report is {write_report(benchmark)}")
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Compare samplers on real images: measure, sweep, test, time, report, in this order, on one folder.
+    """Compare samplers on real images at equal quality, in five commands on one folder.
 
-    Every command resumes when it is given again. sweep may be started in several terminals at once.
+    lavps bench measure bench/sr4 --prior PRIOR --task sr4 --validation val.tar --test test.tar
+    lavps bench sweep bench/sr4 --sampler mgdm
+    lavps bench sweep bench/sr4 --sampler lavps --model MODEL
+    lavps bench test bench/sr4
+    lavps bench time bench/sr4
+    lavps bench report bench/sr4
+
+    Each resumes when it is given again, after a kill too. sweep may run in several terminals at once.
     """
 
     command: (

@@ -19,6 +19,7 @@ from .protocol import Results
 # Okabe and Ito's colours, told apart by most eyes; the baseline is black.
 _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6914", "#777777")
 _MARKERS = "osD^vPX*"
+_ORDER = ("mgdm", "lavps", "mgps", "dps", "mmps", "supervised")
 
 
 def matplotlib_figure(width: float, height: float) -> Any:
@@ -32,7 +33,9 @@ def matplotlib_figure(width: float, height: float) -> Any:
 
 def family_colours(results: Results) -> dict[str, str]:
     """A colour for every family, the same in all figures."""
-    families = sorted({point["family"] for points in results.points.values() for point in points})
+    points = [point for points in results.points.values() for point in points]
+    ranks = {point["family"]: _ORDER.index(point["method"]["sampler"]) for point in points}
+    families = sorted(ranks, key=lambda family: (ranks[family], family))
     others = [family for family in families if family != results.baseline]
     colours = {family: _COLOURS[place % len(_COLOURS)] for place, family in enumerate(others)}
     return ({results.baseline: "#000000"} if results.baseline in families else {}) | colours
@@ -46,12 +49,14 @@ def pareto_figure(results: Results, cost: Literal["cost", "time"]) -> Any | None
         cost: in counts, or in median seconds; None is returned where nothing was timed.
     """
     split = "test" if results.points.get("test") else "validation"
-    front, behind = results.points[split], results.points["validation"] if split == "test" else []
+    # The test has measured the fronts only; the validation everything.
+    chosen = {key for keys in results.fronts.values() for key in keys}
+    front = [point for point in results.points[split] if split == "test" or point["key"] in chosen]
     front = [point for point in front if _cost(point, cost) is not None]
-    behind = [point for point in behind if cost == "cost"]
+    behind = results.points["validation"] if cost == "cost" else []
     if not front:
         return None
-    figure = matplotlib_figure(7.2, 4.6)
+    figure = matplotlib_figure(8.2, 4.6)
     axis = figure.add_subplot()
     for place, (family, colour) in enumerate(family_colours(results).items()):
         marker = _MARKERS[place % len(_MARKERS)]
@@ -59,6 +64,7 @@ def pareto_figure(results: Results, cost: Literal["cost", "time"]) -> Any | None
         axis.scatter(*_places(faint, cost), s=14, color=colour, alpha=0.22, marker=marker, lw=0)
         _draw_family(axis, [p for p in front if p["family"] == family], cost, colour, marker, family)
     _finish(axis, results, front, cost, split)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
 
 
@@ -93,7 +99,6 @@ def _finish(axis: Any, results: Results, front: Sequence[dict[str, Any]], cost: 
     )
     axis.grid(alpha=0.25, which="major")
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(fontsize=8, frameon=False)
 
 
 def _cost(point: dict[str, Any], cost: str) -> float | None:
@@ -121,7 +126,7 @@ def comparison_grid(benchmark: Benchmark, results: Results, rows: int = 4) -> An
         if points:
             best = min(points, key=lambda point: float(point["lpips"]))
             files = benchmark.runs("test").images(best["key"])[:rows]
-            title = f"{family}\n{best['lpips']:.3f} at {best['cost']:.0f}"
+            title = f"{family}\nLPIPS {best['lpips']:.3f}\ncost {best['cost']:.0f}"
             columns.append((title, [_read(file) for file in files]))
     if not columns:
         return None
@@ -133,7 +138,7 @@ def comparison_grid(benchmark: Benchmark, results: Results, rows: int = 4) -> An
 
 
 def _draw_grid(columns: Sequence[tuple[str, list[Tensor]]], rows: int) -> Any:
-    figure = matplotlib_figure(1.45 * len(columns), 1.45 * rows + 0.45)
+    figure = matplotlib_figure(1.45 * len(columns), 1.45 * rows + 0.55)
     axes = figure.subplots(rows, len(columns), squeeze=False)
     for (title, images), column in zip(columns, axes.T, strict=True):
         for axis, image in zip(column, images, strict=False):

@@ -65,19 +65,7 @@ def _summary(results: Results) -> list[str]:
         "Cost counts denoiser forwards, two for a backward, and passes of an inference model at their "
         "measured share of a forward.",
     ]
-    best: dict[str, tuple[float, float]] = {}
-    for match in results.matches:
-        if match["candidate"] is not None:
-            low, high = best.get(match["family"], (match["speed_up"], match["speed_up"]))
-            best[match["family"]] = min(low, match["speed_up"]), max(high, match["speed_up"])
-    for family, (low, high) in best.items():
-        every = [match for match in results.matches if match["family"] == family]
-        matched = sum(match["candidate"] is not None for match in every)
-        lines.append(
-            f"{family} matches {matched} of the {len(every)} points of {results.baseline}'s front "
-            f"(non-inferior by {results.margin:g} LPIPS at level {results.alpha:g}), at a "
-            f"{_range(low, high)} cost."
-        )
+    lines += [_verdict(results, name) for name in dict.fromkeys(m["family"] for m in results.matches)]
     if results.timing:
         machine = results.timing["machine"]
         where = f"{machine['threads']} of {machine['cores']} threads of {machine['processor']}"
@@ -85,9 +73,17 @@ def _summary(results: Results) -> list[str]:
     return lines
 
 
-def _range(low: float, high: float) -> str:
-    same = f"{low:.2f}" == f"{high:.2f}"
-    return f"{low:.2f} times lower" if same else f"{low:.2f} to {high:.2f} times lower"
+def _verdict(results: Results, family: str) -> str:
+    every = [match for match in results.matches if match["family"] == family]
+    ratios = sorted(match["speed_up"] for match in every if match["candidate"] is not None)
+    test = f"non-inferior by {results.margin:g} LPIPS at level {results.alpha:g}"
+    share = (
+        f"{family} matches {len(ratios)} of {len(every)} points of the front of {results.baseline} ({test})"
+    )
+    if not ratios:
+        return f"{share}."
+    low, high = f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"
+    return f"{share}; what it matches costs {low if low == high else f'{low} to {high}'} times as much."
 
 
 Table = tuple[list[str], list[list[str]]]

@@ -179,7 +179,7 @@ def draw_acceptance(rows: list[Row], path: Path) -> None:
             ylim=(-0.03, 1.03),
         )
         axis.grid(alpha=0.25)
-        axis.legend(fontsize=7, loc="center right")
+        axis.legend(fontsize=7, loc="lower right")
     _save(figure, path)
 
 

@@ -195,7 +195,7 @@ class Sampler(ABC):
             callback: called after every step; a true return value raises :class:`Cancelled`.
 
         Warns:
-            OutOfDistributionWarning: the safeguard refused most of an inference model's warm starts.
+            OutOfDistributionWarning: the safeguard refused many of an inference model's warm starts.
         """
         streams = NoiseStreams.of(len(problem), seed, items, num_samples)
         rows = torch.arange(len(problem)).repeat_interleave(num_samples)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-# In benchmarks/amortization_oracle.md models keep 87 % and more of their warm starts on what they were trained
-# for, and 72 % and less on operators they have never seen.
+# In benchmarks/amortization_oracle.md models keep 87 % and more of their warm starts on what they were
+# trained for, and 72 % and less on operators they have never seen.
 _FAMILIAR = 0.75
 
 
@@ -91,8 +91,8 @@ class Trace:
             return None
         return (
             f"your operator looks out of distribution: the safeguard kept only {self.acceptance:.0%} of the "
-            "inference model's warm starts; on what it was trained for a model keeps more than 85%. The others "
-            "began as MGDM does: keep some gradient steps here, or train on measurements like these."
+            "inference model's warm starts; on what it was trained for a model keeps more than 85%. The "
+            "others began as MGDM does: keep some gradient steps here, or train on measurements like these."
         )
 
     @staticmethod

@@ -27,7 +27,6 @@ import lavps
 from lavps.amortization.checkpoint import (
     ModelConfig,
     check_fits,
-    load_prior,
     read_config,
     save_model,
     schedule_from_dict,
@@ -344,7 +343,7 @@ def test_schedules_survive_json(schedule: lavps.schedule.Schedule) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_prior_loads_with_no_more_than_its_folder(tmp_path: Path, dtype: torch.dtype) -> None:
     network, written = tiny_model(tmp_path / "model", dtype)
-    prior = load_prior(tmp_path / "model")
+    prior = lavps.load_prior(tmp_path / "model")
     assert read_config(tmp_path / "model") == written
     assert prior.schedule == lavps.Cosine(0.01)
     assert (prior.prediction, prior.time_input) == ("v", "time")
@@ -372,15 +371,15 @@ def test_changed_weights_are_noticed(tmp_path: Path) -> None:
     damaged[-1] ^= 1
     weights.write_bytes(damaged)
     with pytest.raises(ValueError, match="damaged or not the file described"):
-        load_prior(tmp_path)
+        lavps.load_prior(tmp_path)
 
 
 def test_a_folder_that_is_no_prior_says_so(tmp_path: Path) -> None:
     tiny_model(tmp_path, kind="inference", prior_hash="abc")
     with pytest.raises(ValueError, match="kind 'inference', not a prior"):
-        load_prior(tmp_path)
+        lavps.load_prior(tmp_path)
     with pytest.raises(FileNotFoundError, match="neither a model folder nor a Hub id"):
-        load_prior(tmp_path / "nowhere")
+        lavps.load_prior(tmp_path / "nowhere")
     config = json.loads((tmp_path / "config.json").read_text())
     for change, reason in [
         ({"format": 9}, "format is 9"),
@@ -584,7 +583,7 @@ def test_the_command_trains_a_prior_that_loads(tmp_path: Path) -> None:
     command += [str(word) for name, value in options.items() for word in (f"--{name}", value)]
     done = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True)
     assert "the model is in" in done.stdout
-    prior = load_prior(tmp_path / "run" / "model")
+    prior = lavps.load_prior(tmp_path / "run" / "model")
     assert prior.denoise(torch.zeros(1, 1, 8, 8), torch.tensor(0.5).double()).shape == (1, 1, 8, 8)
     config = read_config(tmp_path / "run" / "model")
     assert config.training["validation"]["loss"] > 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 __all__ = [
     "ModelConfig",
     "check_fits",
-    "load_prior",
+    "load_model_prior",
     "load_weights",
     "read_config",
     "save_model",
@@ -194,7 +194,7 @@ def load_weights(path: str | Path, network: nn.Module, config: ModelConfig) -> N
     network.load_state_dict(load_file(file))
 
 
-def load_prior(path: str | Path, device: str | torch.device = "cpu") -> NetworkPrior:
+def load_model_prior(path: str | Path, device: str | torch.device = "cpu") -> NetworkPrior:
     """The prior in a model folder or at a Hub id, frozen, in float32, built as its config.json says."""
     folder = model_folder(path)
     config = read_config(folder)

@@ -20,7 +20,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from ..amortization.checkpoint import load_prior, read_config, save_model
+from ..amortization.checkpoint import load_model_prior, read_config, save_model
 from ..amortization.conditional import ConditionalDenoiser, ConditionalTask
 from ..amortization.contexts import ContextSource
 from ..amortization.data import ImageData
@@ -198,7 +198,7 @@ class TrainInference(Training):
     def plan(self) -> tuple[Task, Writer]:
         """The task of inference, with the prior frozen."""
         told, seed, channels = self.measurement, self.trainer.seed, self.image_shape[0]
-        prior, conditioning = load_prior(self.prior), told.channels
+        prior, conditioning = load_model_prior(self.prior), told.channels
         source = ContextSource(
             self._sampler(prior),
             told.family(self.image_shape),

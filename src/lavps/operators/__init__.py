@@ -3,6 +3,7 @@
 from .base import CallableOperator, Operator, as_operator
 from .blur import Blur, gaussian_kernel
 from .check import check
+from .decoded import DecodedOperator
 from .families import (
     CentreBox,
     FixedOperator,
@@ -24,6 +25,7 @@ __all__ = [
     "Blur",
     "CallableOperator",
     "CentreBox",
+    "DecodedOperator",
     "FixedOperator",
     "HDRClip",
     "Identity",

@@ -1,6 +1,7 @@
 """Priors: the denoiser protocol, adapters for networks, and exact Gaussian and mixture priors."""
 
 from .base import Prior, Ranged, Rescheduled
+from .latent import LatentPrior
 from .metered import MeteredPrior
 from .mixture import GaussianMixturePrior, GaussianPrior
 from .networks import EDMPrior, NetworkPrior
@@ -9,6 +10,7 @@ __all__ = [
     "EDMPrior",
     "GaussianMixturePrior",
     "GaussianPrior",
+    "LatentPrior",
     "MeteredPrior",
     "NetworkPrior",
     "Prior",

@@ -11,12 +11,13 @@ __all__ = ["LAYOUTS", "Layout", "Loaded", "Options", "UnknownLayoutError", "load
 from collections.abc import Sequence
 from pathlib import Path
 
+from .adm import ADM
 from .diffusers import is_diffusers, load_diffusers
 from .hub import local_copy
 from .layout import Layout, Loaded, Options, UnknownLayoutError, matching
 from .reading import read_checkpoint
 
-LAYOUTS: tuple[Layout, ...] = ()
+LAYOUTS: tuple[Layout, ...] = (ADM,)
 
 
 def load_foreign(path: Path, options: Options, layouts: Sequence[Layout] = LAYOUTS) -> Loaded:

@@ -1,0 +1,224 @@
+"""Files of guided-diffusion (ADM), its predecessor improved-diffusion, and all that were trained with them.
+
+A file has tensors and no word about the architecture; their names and shapes tell it: levels end where the
+decoder upsamples, a level attends where there are queries, the output has twice the channels where the
+variance is learned. Three things leave no trace and are taken from the published models: heads have 64
+channels (4 heads where that does not divide, in the 128 x 128 model, and in networks that resample by
+convolutions, as improved-diffusion's), the rows of queries, keys and values are ordered by head first, and
+the chain is DDPM's linear one. The 64 x 64 ImageNet model differs in the last two and is known by its shape.
+To say otherwise: ``load_adm(path, assumed=Assumed(head_channels=32, ...))``.
+
+References:
+    - Dhariwal and Nichol, Diffusion Models Beat GANs on Image Synthesis, 2021.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ADM", "Assumed", "load_adm"]
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from ...schedule import DiscreteVP, VPLinear
+from ..networks import NetworkPrior, Prediction
+from ..residual_unet import ResidualUNet, ResidualUNetConfig
+from .labels import Labelled, chosen_label
+from .layout import Layout, Loaded, Options
+from .reading import Checkpoint, read_checkpoint
+from .renaming import Renamer, canonical_qkv, labelled_call
+from .schedules import cosine_chain
+
+_BLOCK = {
+    "norm1": "in_layers.0",
+    "conv1": "in_layers.2",
+    "embed": "emb_layers.1",
+    "norm2": "out_layers.0",
+    "conv2": "out_layers.3",
+    "skip": "skip_connection",
+}
+_ATTENTION = {"norm": "norm", "qkv": "qkv", "out": "proj_out"}
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What the tensors of a file do not tell.
+
+    Attributes:
+        heads: of attention; None for heads of ``head_channels``.
+        head_channels: channels of a head.
+        new_order: rows of queries, keys and values by (q k v, head, channel), not by (head, q k v, channel).
+        schedule: the chain.
+        prediction: of the network.
+    """
+
+    heads: int | None = None
+    head_channels: int = 64
+    new_order: bool = False
+    schedule: DiscreteVP = field(default_factory=VPLinear)
+    prediction: Prediction = "eps"
+
+    @classmethod
+    def for_network(cls, config: ResidualUNetConfig) -> Assumed:
+        """What is true of the published model of this shape, or of most."""
+        mult = tuple(channels / config.features for channels in config.channels)
+        if (config.features, mult, set(config.blocks)) == (192, (1, 2, 3, 4), {3}):
+            return cls(new_order=True, schedule=cosine_chain())
+        attending = [c for c, attends in zip(config.channels, config.attention, strict=True) if attends]
+        divides = all(channels % 64 == 0 for channels in [*attending, config.channels[-1]])
+        four = (config.features, mult) == (256, (1, 1, 2, 3, 4)) or config.resampling == "conv"
+        return cls(heads=4) if four or not divides else cls()
+
+    def __str__(self) -> str:
+        heads = f"{self.head_channels} channels a head" if self.heads is None else f"{self.heads} heads"
+        order = "(qkv, head)" if self.new_order else "(head, qkv)"
+        chain = "linear" if isinstance(self.schedule, VPLinear) else "non-linear"
+        steps = self.schedule.num_train_steps
+        return f"{heads}, rows by {order}, {chain} chain of {steps} steps, predicts {self.prediction}"
+
+
+def load_adm(
+    source: Checkpoint | str | Path, options: Options | None = None, assumed: Assumed | None = None
+) -> Loaded:
+    """The prior in a file of guided-diffusion.
+
+    Args:
+        source: the file.
+        options: class and device.
+        assumed: what the file does not tell; default as the published models.
+    """
+    checkpoint = source if isinstance(source, Checkpoint) else read_checkpoint(source)
+    options = Options() if options is None else options
+    config = _shape_of(checkpoint)
+    assumed = Assumed.for_network(config) if assumed is None else assumed
+    config = replace(config, heads=assumed.heads, head_channels=assumed.head_channels)
+    label, about = chosen_label(options.label, config.num_classes, None, "this network of guided-diffusion")
+    network = ResidualUNet(config)
+    network.load_state_dict(_renamed(checkpoint, network, assumed))
+    wrapped = Labelled(network, labelled_call, label).requires_grad_(False).to(options.device)
+    widths = ", ".join(map(str, config.channels))
+    variance = ", learned variance cut off" if config.out_channels > config.in_channels else ""
+    line = (
+        f"guided-diffusion U-Net, {config.in_channels}-channel images, levels of {widths} channels with "
+        f"{', '.join(map(str, config.blocks))} blocks, attention at levels "
+        f"{[level for level, attends in enumerate(config.attention) if attends]}, {about}{variance}; "
+        f"assumed: {assumed}"
+    )
+    prior = NetworkPrior(wrapped, assumed.schedule, assumed.prediction, "index")
+    return Loaded(prior, line)
+
+
+def _shape_of(checkpoint: Checkpoint) -> ResidualUNetConfig:
+    """The architecture that the tensors belong to."""
+    tensors = checkpoint.tensors
+    embedding, features = tensors["time_embed.0.weight"].shape
+    stem, in_channels = tensors["input_blocks.0.0.weight"].shape[:2]
+    out_channels = len(tensors["out.2.bias"])
+    if out_channels not in (in_channels, 2 * in_channels) or (in_channels, out_channels) == (6, 6):
+        raise ValueError(
+            f"{checkpoint.path} maps {in_channels} channels to {out_channels}: a network that sees another "
+            "image beside the noisy one (super-resolution, Palette) is no prior"
+        )
+    levels = _decoder_levels(tensors)
+    widths = [len(tensors[f"output_blocks.{level[-1]}.0.out_layers.3.bias"]) for level in levels]
+    parts = {int(name.split(".")[1]) for name in tensors if name.startswith("input_blocks.")}
+    if len(parts) != 1 + max(parts):
+        raise ValueError(f"{checkpoint.path} resamples without weights: build it, and use lavps.NetworkPrior")
+    scale_shift = len(tensors["middle_block.0.emb_layers.1.bias"]) == 2 * widths[0]
+    return ResidualUNetConfig(
+        in_channels,
+        out_channels,
+        stem,
+        tuple(reversed(widths)),
+        tuple(len(level) - 1 for level in reversed(levels)),
+        tuple(f"output_blocks.{level[0]}.1.qkv.weight" in tensors for level in reversed(levels)),
+        features,
+        embedding,
+        num_classes=len(tensors["label_emb.weight"]) if "label_emb.weight" in tensors else 0,
+        scale_shift=scale_shift,
+        resampling="conv"
+        if any(re.fullmatch(r"output_blocks\.\d+\.\d\.conv\.weight", n) for n in tensors)
+        else "block",
+    )
+
+
+def _count(tensors: Mapping[str, Tensor], name: str) -> int:
+    return 1 + max(int(key.split(".")[1]) for key in tensors if key.startswith(f"{name}."))
+
+
+def _upsampling(tensors: Mapping[str, Tensor], i: int) -> str | None:
+    """Where in the decoder's i-th part the image is made larger, if it is."""
+    names = [f"output_blocks.{i}.{j}" for j in (1, 2)]
+    return next((n for n in names if {f"{n}.conv.weight", f"{n}.in_layers.0.weight"} & tensors.keys()), None)
+
+
+def _decoder_levels(tensors: Mapping[str, Tensor]) -> list[list[int]]:
+    """The parts of the decoder by level, coarsest first."""
+    levels: list[list[int]] = [[]]
+    for i in range(_count(tensors, "output_blocks")):
+        levels[-1].append(i)
+        if _upsampling(tensors, i) is not None:
+            levels.append([])
+    return levels
+
+
+def _renamed(checkpoint: Checkpoint, network: ResidualUNet, assumed: Assumed) -> dict[str, Tensor]:
+    """The tensors under the names, and in the order, of :class:`ResidualUNet`."""
+    tensors, config = checkpoint.tensors, network.config
+    names = Renamer(checkpoint, {"frequencies": network.frequencies})
+    names.take("embed_in", "time_embed.0")
+    names.take("embed_out", "time_embed.2")
+    names.take("classes", "label_emb", optional=True)
+    names.take("stem", "input_blocks.0.0")
+    names.take("norm", "out.0")
+    names.take("out", "out.2")
+
+    def block(ours: str, theirs: str, attention: str) -> None:
+        if f"{theirs}.op.weight" in tensors or f"{theirs}.conv.weight" in tensors:
+            names.take(
+                f"{ours}.conv", f"{theirs}.op" if f"{theirs}.op.weight" in tensors else f"{theirs}.conv"
+            )
+            return
+        for mine, other in _BLOCK.items():
+            names.take(f"{ours}.{mine}", f"{theirs}.{other}", optional=mine == "skip")
+        if f"{attention}.qkv.weight" in tensors:
+            for mine, other in _ATTENTION.items():
+                names.take(f"{ours}.attention.{mine}", f"{attention}.{other}")
+            heads = config.heads_of(len(tensors[f"{attention}.norm.bias"]))
+            order = "kind head channel" if assumed.new_order else "head kind channel"
+            canonical_qkv(names.found, f"{ours}.attention.", heads, order)
+
+    for i in range(len(network.encoder)):
+        block(f"encoder.{i}", f"input_blocks.{i + 1}.0", f"input_blocks.{i + 1}.1")
+    block("middle.0", "middle_block.0", "middle_block.1")
+    block("middle.1", "middle_block.2", "")
+    position = 0
+    for i in range(_count(tensors, "output_blocks")):
+        block(f"decoder.{position}", f"output_blocks.{i}.0", f"output_blocks.{i}.1")
+        position += 1
+        if (up := _upsampling(tensors, i)) is not None:
+            block(f"decoder.{position}", up, "")
+            position += 1
+    return names.finished(network)
+
+
+ADM = Layout(
+    "guided-diffusion",
+    (
+        "time_embed.0.weight",
+        "time_embed.2.weight",
+        "input_blocks.0.0.weight",
+        "input_blocks.1.0.in_layers.0.weight",
+        "middle_block.0.in_layers.0.weight",
+        "middle_block.1.qkv.weight",
+        "middle_block.2.out_layers.3.weight",
+        "output_blocks.0.0.in_layers.0.weight",
+        "out.0.weight",
+        "out.2.weight",
+        "out.2.bias",
+    ),
+    load_adm,
+)

@@ -1,0 +1,305 @@
+r"""The U-Net of residual blocks that most published pixel-space denoisers share.
+
+DDPM++ and NCSN++, ADM, and EDM's versions of both are one network with a few choices: a stem, levels of
+residual blocks on the way down and, with the skips joined on, on the way up,
+
+.. math::
+    h &= \mathrm{conv}(\mathrm{resample}(\mathrm{silu}(\mathrm{norm}(x)))), \qquad
+    (s, b) = W\,\mathrm{silu}(e) \\
+    x &\leftarrow r\,\big(\mathrm{skip}(\mathrm{resample}(x))
+        + \mathrm{conv}(\mathrm{silu}((1 + s)\,\mathrm{norm}(h) + b))\big),
+
+followed by self-attention :math:`x \leftarrow r\,(x + \mathrm{attention}(\mathrm{norm}(x)))` at some levels.
+e is the embedding of the noise condition c through :math:`\cos, \sin(c f_k)` and two linear layers, plus that
+of the class. Without the scale s, b is added to h before the norm. The tensors have names and an order of
+their own; :mod:`lavps.priors.foreign` maps those of other libraries onto them.
+
+References:
+    - Song et al., Score-Based Generative Modeling through SDEs, 2021 (DDPM++, NCSN++).
+    - Dhariwal and Nichol, Diffusion Models Beat GANs on Image Synthesis, 2021 (ADM).
+    - Karras et al., Elucidating the Design Space of Diffusion-Based Generative Models, 2022 (EDM).
+"""
+
+from __future__ import annotations
+
+__all__ = ["ResidualUNet", "ResidualUNetConfig"]
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Resample = Literal["keep", "down", "up"]
+
+
+@dataclass(frozen=True)
+class ResidualUNetConfig:
+    """The shape of a residual U-Net.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        stem: channels after the first convolution.
+        channels: of each level, finest first.
+        blocks: residual blocks of each level on the way down; one more on the way up.
+        attention: whether the blocks of each level attend.
+        last_attends_only: on the way up only the last block of a level attends.
+        heads: of attention; None for as many as there are ``head_channels``.
+        head_channels: channels of a head where ``heads`` is None.
+        features: 2 x the number of frequencies f.
+        embedding: width of e.
+        num_classes: 0 for none.
+        null_class: whether there is an embedding of "no class", the last.
+        early_classes: classes are added to the features, not to the embedding.
+        scale_shift: whether blocks have the scale s.
+        resampling: "block" for residual blocks that resample, "conv" for single convolutions.
+        resampling_projects: the skip of a resampling block has a convolution even where widths agree.
+        filter: of the resampling, (1, 1) for means and repetition.
+        pyramid: NCSN++'s residual encoder: downsampled features joined in at each level.
+        branch_scale: r.
+        group_size: least number of channels of a group of the norms, of which there are at most 32.
+        epsilon: of the norms.
+    """
+
+    kind: ClassVar[str] = "residual_unet"
+    in_channels: int
+    out_channels: int
+    stem: int
+    channels: tuple[int, ...]
+    blocks: tuple[int, ...]
+    attention: tuple[bool, ...]
+    features: int
+    embedding: int
+    last_attends_only: bool = False
+    heads: int | None = None
+    head_channels: int = 64
+    num_classes: int = 0
+    null_class: bool = False
+    early_classes: bool = False
+    scale_shift: bool = True
+    resampling: Literal["block", "conv"] = "block"
+    resampling_projects: bool = False
+    filter: tuple[int, ...] = (1, 1)
+    pyramid: bool = False
+    branch_scale: float = 1.0
+    group_size: int = 1
+    epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "blocks", "attention", "filter"):  # lists, when they come from JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not len(self.channels) == len(self.blocks) == len(self.attention) > 0:
+            raise ValueError("channels, blocks and attention need one entry per level, at least one")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; :func:`~lavps.networks.build_network` reads them back."""
+        return {"kind": self.kind, **asdict(self)}
+
+    def heads_of(self, channels: int) -> int:
+        """Heads of attention over so many channels."""
+        return self.heads if self.heads is not None else max(1, channels // self.head_channels)
+
+
+def _resampled(x: Tensor, mode: Resample, taps: tuple[int, ...]) -> Tensor:
+    """Half or twice the size, by a separable filter."""
+    if mode == "keep":
+        return x
+    if taps == (1, 1):
+        return F.avg_pool2d(x, 2) if mode == "down" else F.interpolate(x, scale_factor=2, mode="nearest")
+    row = torch.tensor(taps, dtype=x.dtype, device=x.device) / sum(taps)
+    kernel, margin = torch.outer(row, row).expand(x.shape[1], 1, -1, -1), (len(taps) - 1) // 2
+    if mode == "down":
+        return F.conv2d(x, kernel, stride=2, padding=margin, groups=x.shape[1])
+    return F.conv_transpose2d(x, 4 * kernel, stride=2, padding=margin, groups=x.shape[1])
+
+
+def _norm(channels: int, config: ResidualUNetConfig) -> nn.GroupNorm:
+    return nn.GroupNorm(min(32, channels // config.group_size), channels, config.epsilon)
+
+
+class _Attention(nn.Module):
+    """Self-attention over all pixels; rows of ``qkv`` are ordered by (q k v, head, channel)."""
+
+    def __init__(self, channels: int, config: ResidualUNetConfig) -> None:
+        super().__init__()
+        self.heads = config.heads_of(channels)
+        if channels % self.heads:
+            raise ValueError(f"{channels} channels do not divide into {self.heads} heads")
+        self.norm = _norm(channels, config)
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+        self.out = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to the same, without the residual."""
+        b, c, h, w = x.shape
+        qkv = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2)
+        seen = F.scaled_dot_product_attention(*qkv.unbind(1)).transpose(-1, -2)
+        return self.out(seen.reshape(b, c, h, w))  # type: ignore[no-any-return]
+
+
+class _Block(nn.Module):
+    """One residual block, resampling or not, with attention or not."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        config: ResidualUNetConfig,
+        attention: bool = False,
+        mode: Resample = "keep",
+    ) -> None:
+        super().__init__()
+        self.mode, self.taps, self.factor = mode, config.filter, config.branch_scale
+        self.scale_shift = config.scale_shift
+        self.norm1 = _norm(in_channels, config)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.embed = nn.Linear(config.embedding, out_channels * (2 if config.scale_shift else 1))
+        self.norm2 = _norm(out_channels, config)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1)
+        projects = in_channels != out_channels or (mode != "keep" and config.resampling_projects)
+        self.skip = nn.Conv2d(in_channels, out_channels, 1) if projects else None
+        self.attention = _Attention(out_channels, config) if attention else None
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:
+        """Features (B, C, H, W) and silu of the embedding (B, E)."""
+        h = self.conv1(_resampled(F.silu(self.norm1(x)), self.mode, self.taps))
+        told = self.embed(e)[..., None, None]
+        if self.scale_shift:
+            scale, shift = told.chunk(2, dim=1)
+            h = self.norm2(h) * (1 + scale) + shift
+        else:
+            h = self.norm2(h + told)
+        x = _resampled(x, self.mode, self.taps)
+        x = self.factor * ((x if self.skip is None else self.skip(x)) + self.conv2(F.silu(h)))
+        return x if self.attention is None else self.factor * (x + self.attention(x))
+
+
+class _Convolution(nn.Module):
+    """Half the size by a strided convolution, or twice by repetition and a convolution."""
+
+    def __init__(self, channels: int, mode: Resample) -> None:
+        super().__init__()
+        self.mode = mode
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1, stride=2 if mode == "down" else 1)
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:
+        """Features (B, C, H, W); the embedding is not asked."""
+        if self.mode == "up":
+            x = F.interpolate(x, scale_factor=2, mode="nearest")
+        return self.conv(x)  # type: ignore[no-any-return]
+
+
+class _Pyramid(nn.Module):
+    """A convolution and the filter at half the size, with the margins of both taken at once."""
+
+    def __init__(self, in_channels: int, out_channels: int, config: ResidualUNetConfig) -> None:
+        super().__init__()
+        self.taps = config.filter
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1 + (len(self.taps) - 1) // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, D, H / 2, W / 2)."""
+        row = torch.tensor(self.taps, dtype=x.dtype, device=x.device) / sum(self.taps)
+        x = self.conv(x)
+        return F.conv2d(x, torch.outer(row, row).expand(x.shape[1], 1, -1, -1), stride=2, groups=x.shape[1])
+
+
+class ResidualUNet(nn.Module):
+    """The U-Net of residual blocks.
+
+    Args:
+        config: its shape.
+    """
+
+    def __init__(self, config: ResidualUNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.frequencies: Tensor
+        half = config.features // 2
+        self.register_buffer("frequencies", 1e4 ** (-torch.arange(half) / half))
+        self.embed_in = nn.Linear(config.features, config.embedding)
+        self.embed_out = nn.Linear(config.embedding, config.embedding)
+        width = config.features if config.early_classes else config.embedding
+        rows = config.num_classes + config.null_class
+        self.classes = nn.Embedding(rows, width) if config.num_classes else None
+        self.stem = nn.Conv2d(config.in_channels, config.stem, 3, padding=1)
+        self.encoder, self.middle, self.decoder, self.pyramid = (nn.ModuleList() for _ in range(4))
+        self._build()
+        self.norm = _norm(config.channels[0], config)
+        self.out = nn.Conv2d(config.channels[0], config.out_channels, 3, padding=1)
+
+    def _build(self) -> None:
+        config, width, coarser = self.config, self.config.stem, self.config.in_channels
+        skips, last = [width], len(config.channels) - 1
+        for level, channels in enumerate(config.channels):
+            if level:
+                self.encoder.append(self._resampling(width, "down"))
+                skips.append(width)
+                if config.pyramid:
+                    self.pyramid.append(_Pyramid(coarser, width, config))
+                    coarser = width
+            for _ in range(config.blocks[level]):
+                self.encoder.append(_Block(width, channels, config, config.attention[level]))
+                width = channels
+                skips.append(width)
+        self.middle.extend([_Block(width, width, config, attention=True), _Block(width, width, config)])
+        for level in range(last, -1, -1):
+            for i in range(config.blocks[level] + 1):
+                attends = config.attention[level] and (
+                    i == config.blocks[level] or not config.last_attends_only
+                )
+                self.decoder.append(_Block(width + skips.pop(), config.channels[level], config, attends))
+                width = config.channels[level]
+            if level:
+                self.decoder.append(self._resampling(width, "up"))
+
+    def _resampling(self, width: int, mode: Resample) -> nn.Module:
+        if self.config.resampling == "conv":
+            return _Convolution(width, mode)
+        return _Block(width, width, self.config, mode=mode)
+
+    def forward(self, x: Tensor, c: Tensor, labels: Tensor | None = None) -> Tensor:
+        """The output (B, out_channels, H, W).
+
+        Args:
+            x: images (B, in_channels, H, W), sizes multiples of 2 to the number of levels less one.
+            c: noise conditions (B,).
+            labels: classes (B,); None for no class.
+        """
+        multiple = 2 ** (len(self.config.channels) - 1)
+        if any(size % multiple for size in x.shape[-2:]):
+            raise ValueError(
+                f"the sizes of an image must be multiples of {multiple}, got {tuple(x.shape[-2:])}"
+            )
+        e = F.silu(self._embedding(x, c, labels))
+        image, x = x, self.stem(x)
+        skips, joined = [x], iter(self.pyramid)
+        for module in self.encoder:
+            x = module(x, e)
+            if self.config.pyramid and module.mode == "down":
+                x = image = (x + next(joined)(image)) / math.sqrt(2)
+            skips.append(x)
+        for module in self.middle:
+            x = module(x, e)
+        for module in self.decoder:
+            x = module(x if module.mode == "up" else torch.cat([x, skips.pop()], dim=1), e)
+        return self.out(F.silu(self.norm(x)))  # type: ignore[no-any-return]
+
+    def _embedding(self, x: Tensor, c: Tensor, labels: Tensor | None) -> Tensor:
+        angles = c.to(self.frequencies)[:, None] * self.frequencies
+        features, told = torch.cat([angles.cos(), angles.sin()], dim=1), None
+        if self.classes is not None:
+            if labels is None and not self.config.null_class:
+                raise ValueError(
+                    f"this network has {self.config.num_classes} classes and none for 'no class'"
+                )
+            if labels is None:
+                labels = torch.full((len(x),), self.config.num_classes, device=x.device)
+            told = self.classes(labels)
+        if told is not None and self.config.early_classes:
+            features, told = features + told, None
+        e: Tensor = self.embed_out(F.silu(self.embed_in(features)))
+        return e if told is None else e + told

@@ -7,7 +7,7 @@ from .denoising import DenoiserTask
 from .inference import InferenceTask
 from .loading import load_conditional, load_inference_model, save_conditional, save_inference_model
 from .model import InferenceModel
-from .opening import load_prior
+from .opening import load_prior, save_prior
 
 __all__ = [
     "ConditionalDenoiser",
@@ -22,4 +22,5 @@ __all__ = [
     "save_conditional",
     "save_inference_model",
     "save_model",
+    "save_prior",
 ]

@@ -34,7 +34,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..networks import build_network
-from ..priors import NetworkPrior
+from ..priors import EDMPrior, NetworkPrior
 from ..priors.networks import Prediction, TimeInput
 from ..schedule import VE, Cosine, DiscreteVP, Flow, Schedule, VPLinear
 from .hashes import file_hash, tensors_hash
@@ -80,6 +80,7 @@ class ModelConfig:
         image_shape: (C, *spatial) of the training images.
         prediction: what a denoiser predicts.
         time_input: what a denoiser is told of the time.
+        sigma_data: of EDM's preconditioning, for a denoiser that has it in place of the two above.
         conditioning: how the network learns of the measurement.
         operator: the family of operators it was trained on; ``window`` the part of time.
         prior_hash: :func:`weights_hash` of the prior an inference model was trained with.
@@ -97,6 +98,7 @@ class ModelConfig:
     image_shape: tuple[int, ...]
     prediction: Prediction | None = None
     time_input: TimeInput | None = None
+    sigma_data: float | None = None
     conditioning: dict[str, Any] | None = None
     operator: dict[str, Any] | None = None
     window: dict[str, Any] | None = None
@@ -194,18 +196,24 @@ def load_weights(path: str | Path, network: nn.Module, config: ModelConfig) -> N
     network.load_state_dict(load_file(file))
 
 
-def load_model_prior(path: str | Path, device: str | torch.device = "cpu") -> NetworkPrior:
+def load_model_prior(path: str | Path, device: str | torch.device = "cpu") -> NetworkPrior | EDMPrior:
     """The prior in a model folder or at a Hub id, frozen, in float32, built as its config.json says."""
     folder = model_folder(path)
     config = read_config(folder)
     if config.kind != "prior":
         raise ValueError(f"{path} holds a model of kind {config.kind!r}, not a prior")
-    if config.prediction is None or config.time_input is None:
+    if config.sigma_data is None and (config.prediction is None or config.time_input is None):
         raise ValueError(f"{folder / _CONFIG} does not say what the network predicts, or from what time")
     network = build_network(config.network)
     load_weights(folder, network, config)
     network.requires_grad_(False).to(device)
-    prior = NetworkPrior(network, config.schedule, config.prediction, config.time_input)
+    prior: NetworkPrior | EDMPrior
+    if config.prediction is not None and config.time_input is not None:
+        prior = NetworkPrior(network, config.schedule, config.prediction, config.time_input)
+    elif isinstance(config.schedule, VE) and config.sigma_data is not None:
+        prior = EDMPrior(network, config.schedule, config.sigma_data)
+    else:
+        raise ValueError(f"{folder / _CONFIG}: EDM's preconditioning needs a VE schedule")
     prior.weights_hash = config.weights_hash
     return prior
 

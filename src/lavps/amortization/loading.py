@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..networks import Conditioning, LikelihoodGradient, Palette, build_network
-from ..priors import GaussianMixturePrior, NetworkPrior, Prior
+from ..priors import EDMPrior, GaussianMixturePrior, NetworkPrior, Prior
 from .checkpoint import (
     ModelConfig,
     check_fits,
@@ -45,7 +45,7 @@ def prior_hash(prior: Prior) -> str | None:
         return tensors_hash(
             {"weights": prior.weights, "means": prior.means, "covariances": prior.covariances}
         )
-    if isinstance(prior, NetworkPrior) and isinstance(prior.network, torch.nn.Module):
+    if isinstance(prior, (NetworkPrior, EDMPrior)) and isinstance(prior.network, torch.nn.Module):
         return prior.weights_hash or weights_hash(prior.network)
     return None
 

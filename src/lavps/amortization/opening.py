@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["load_prior"]
+__all__ = ["load_prior", "save_prior"]
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-from ..priors import Prior
+from ..priors import EDMPrior, NetworkPrior, Prior
 from ..priors.foreign import LAYOUTS, Options, load_foreign, local_copy
 from ..priors.foreign.diffusers import is_diffusers
-from .checkpoint import load_model_prior
+from .checkpoint import ModelConfig, load_model_prior, save_model
 
 
 def load_prior(path: str | Path, device: str | torch.device = "cpu", label: int | None = None) -> Prior:
@@ -39,3 +41,31 @@ def load_prior(path: str | Path, device: str | torch.device = "cpu", label: int 
     loaded = load_foreign(found, Options(label, device), LAYOUTS)
     print(f"{path}: {loaded.line}", file=sys.stderr)
     return loaded.prior
+
+
+def save_prior(
+    folder: str | Path, prior: Prior, image_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> ModelConfig:
+    """Write a prior as a model folder: safetensors and JSON in place of another library's pickle.
+
+    Args:
+        folder: made if missing.
+        prior: a network of this library's architectures, as :func:`load_prior` gives for files of
+            guided-diffusion and EDM (a chosen class included).
+        image_shape: (C, H, W) of its images.
+        dtype: of the stored weights.
+    """
+    network = getattr(prior, "network", None)
+    config: Any = getattr(network, "config", None)
+    if not isinstance(network, nn.Module) or not hasattr(config, "to_dict"):
+        raise TypeError(f"{prior!r} has no network of an architecture that config.json can describe")
+    described = config.to_dict()
+    if isinstance(prior, EDMPrior):
+        about = ModelConfig("prior", described, prior.schedule, image_shape, sigma_data=prior.sigma_data)
+    elif isinstance(prior, NetworkPrior):
+        about = ModelConfig(
+            "prior", described, prior.schedule, image_shape, prior.prediction, prior.time_input
+        )
+    else:
+        raise TypeError(f"a {type(prior).__name__} cannot be written: only NetworkPrior and EDMPrior can")
+    return save_model(folder, network, about, dtype)

@@ -30,13 +30,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..priors.residual_unet import ResidualUNet, ResidualUNetConfig
 from .conditioning import Conditioning, InvFusion, LikelihoodGradient, Palette, conditioning_channels
 from .hdit import HDiT, HDiTConfig, hdit_ffhq256, hdit_imagenet256, hdit_tiny
 from .mlp import MLP, MLPConfig
 from .unet import UNet, UNetConfig, unet_small
 
 
-def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP:
+def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP | ResidualUNet:
     """The network, its weights drawn anew, that ``config.to_dict()`` described."""
     fields = dict(description)
     kind = fields.pop("kind", None)
@@ -46,7 +47,9 @@ def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP:
         return UNet(UNetConfig(**fields))
     if kind == MLPConfig.kind:
         return MLP(MLPConfig(**fields))
-    kinds = (HDiTConfig.kind, UNetConfig.kind, MLPConfig.kind)
+    if kind == ResidualUNetConfig.kind:
+        return ResidualUNet(ResidualUNetConfig(**fields))
+    kinds = (HDiTConfig.kind, UNetConfig.kind, MLPConfig.kind, ResidualUNetConfig.kind)
     raise ValueError(f"kind must be one of {kinds}, got {kind!r}")
 
 

@@ -137,6 +137,7 @@ class EDMPrior:
         self.network = _in_eval_mode(network)
         self.schedule: Schedule = VE() if schedule is None else schedule
         self.sigma_data = sigma_data
+        self.weights_hash: str | None = None  # where known from a checkpoint
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """c_skip x + c_out F(c_in x, log(sigma) / 4)."""

@@ -10,9 +10,9 @@ residual blocks on the way down and, with the skips joined on, on the way up,
         + \mathrm{conv}(\mathrm{silu}((1 + s)\,\mathrm{norm}(h) + b))\big),
 
 followed by self-attention :math:`x \leftarrow r\,(x + \mathrm{attention}(\mathrm{norm}(x)))` at some levels.
-e is the embedding of the noise condition c through :math:`\cos, \sin(c f_k)` and two linear layers, plus that
-of the class. Without the scale s, b is added to h before the norm. The tensors have names and an order of
-their own; :mod:`lavps.priors.foreign` maps those of other libraries onto them.
+e is the embedding of the noise condition c through :math:`\cos, \sin(c f_k)` and two linear layers; a class,
+once chosen, is part of their biases. Without the scale s, b is added to h before the norm. The tensors have
+names and an order of their own; :mod:`lavps.priors.foreign` maps those of other libraries onto them.
 
 References:
     - Song et al., Score-Based Generative Modeling through SDEs, 2021 (DDPM++, NCSN++).
@@ -51,9 +51,6 @@ class ResidualUNetConfig:
         head_channels: channels of a head where ``heads`` is None.
         features: 2 x the number of frequencies f.
         embedding: width of e.
-        num_classes: 0 for none.
-        null_class: whether there is an embedding of "no class", the last.
-        early_classes: classes are added to the features, not to the embedding.
         scale_shift: whether blocks have the scale s.
         resampling: "block" for residual blocks that resample, "conv" for single convolutions.
         resampling_projects: the skip of a resampling block has a convolution even where widths agree.
@@ -76,9 +73,6 @@ class ResidualUNetConfig:
     last_attends_only: bool = False
     heads: int | None = None
     head_channels: int = 64
-    num_classes: int = 0
-    null_class: bool = False
-    early_classes: bool = False
     scale_shift: bool = True
     resampling: Literal["block", "conv"] = "block"
     resampling_projects: bool = False
@@ -222,9 +216,6 @@ class ResidualUNet(nn.Module):
         self.register_buffer("frequencies", 1e4 ** (-torch.arange(half) / half))
         self.embed_in = nn.Linear(config.features, config.embedding)
         self.embed_out = nn.Linear(config.embedding, config.embedding)
-        width = config.features if config.early_classes else config.embedding
-        rows = config.num_classes + config.null_class
-        self.classes = nn.Embedding(rows, width) if config.num_classes else None
         self.stem = nn.Conv2d(config.in_channels, config.stem, 3, padding=1)
         self.encoder, self.middle, self.decoder, self.pyramid = (nn.ModuleList() for _ in range(4))
         self._build()
@@ -261,20 +252,21 @@ class ResidualUNet(nn.Module):
             return _Convolution(width, mode)
         return _Block(width, width, self.config, mode=mode)
 
-    def forward(self, x: Tensor, c: Tensor, labels: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
         """The output (B, out_channels, H, W).
 
         Args:
             x: images (B, in_channels, H, W), sizes multiples of 2 to the number of levels less one.
             c: noise conditions (B,).
-            labels: classes (B,); None for no class.
         """
         multiple = 2 ** (len(self.config.channels) - 1)
         if any(size % multiple for size in x.shape[-2:]):
             raise ValueError(
                 f"the sizes of an image must be multiples of {multiple}, got {tuple(x.shape[-2:])}"
             )
-        e = F.silu(self._embedding(x, c, labels))
+        angles = c.to(self.frequencies)[:, None] * self.frequencies
+        features = torch.cat([angles.cos(), angles.sin()], dim=1)
+        e = F.silu(self.embed_out(F.silu(self.embed_in(features))))
         image, x = x, self.stem(x)
         skips, joined = [x], iter(self.pyramid)
         for module in self.encoder:
@@ -287,19 +279,3 @@ class ResidualUNet(nn.Module):
         for module in self.decoder:
             x = module(x if module.mode == "up" else torch.cat([x, skips.pop()], dim=1), e)
         return self.out(F.silu(self.norm(x)))  # type: ignore[no-any-return]
-
-    def _embedding(self, x: Tensor, c: Tensor, labels: Tensor | None) -> Tensor:
-        angles = c.to(self.frequencies)[:, None] * self.frequencies
-        features, told = torch.cat([angles.cos(), angles.sin()], dim=1), None
-        if self.classes is not None:
-            if labels is None and not self.config.null_class:
-                raise ValueError(
-                    f"this network has {self.config.num_classes} classes and none for 'no class'"
-                )
-            if labels is None:
-                labels = torch.full((len(x),), self.config.num_classes, device=x.device)
-            told = self.classes(labels)
-        if told is not None and self.config.early_classes:
-            features, told = features + told, None
-        e: Tensor = self.embed_out(F.silu(self.embed_in(features)))
-        return e if told is None else e + told

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from .adm import ADM
 from .diffusers import is_diffusers, load_diffusers
+from .edm import EDM_LAYOUTS
 from .hub import local_copy
 from .layout import Layout, Loaded, Options, UnknownLayoutError, matching
 from .reading import read_checkpoint
 
-LAYOUTS: tuple[Layout, ...] = (ADM,)
+LAYOUTS: tuple[Layout, ...] = (ADM, *EDM_LAYOUTS)
 
 
 def load_foreign(path: Path, options: Options, layouts: Sequence[Layout] = LAYOUTS) -> Loaded:

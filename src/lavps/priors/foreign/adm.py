@@ -26,10 +26,10 @@ from torch import Tensor
 from ...schedule import DiscreteVP, VPLinear
 from ..networks import NetworkPrior, Prediction
 from ..residual_unet import ResidualUNet, ResidualUNetConfig
-from .labels import Labelled, chosen_label
+from .labels import chosen_label
 from .layout import Layout, Loaded, Options
 from .reading import Checkpoint, read_checkpoint
-from .renaming import Renamer, canonical_qkv, labelled_call
+from .renaming import Renamer, canonical_qkv
 from .schedules import cosine_chain
 
 _BLOCK = {
@@ -95,10 +95,16 @@ def load_adm(
     config = _shape_of(checkpoint)
     assumed = Assumed.for_network(config) if assumed is None else assumed
     config = replace(config, heads=assumed.heads, head_channels=assumed.head_channels)
-    label, about = chosen_label(options.label, config.num_classes, None, "this network of guided-diffusion")
+    classes = checkpoint.tensors.get("label_emb.weight")
+    label, about = chosen_label(
+        options.label, 0 if classes is None else len(classes), None, f"{checkpoint.path} (guided-diffusion)"
+    )
     network = ResidualUNet(config)
-    network.load_state_dict(_renamed(checkpoint, network, assumed))
-    wrapped = Labelled(network, labelled_call, label).requires_grad_(False).to(options.device)
+    tensors = _renamed(checkpoint, network, assumed)
+    if classes is not None:
+        tensors["embed_out.bias"] = tensors["embed_out.bias"] + classes[label]
+    network.load_state_dict(tensors)
+    network.requires_grad_(False).to(options.device)
     widths = ", ".join(map(str, config.channels))
     variance = ", learned variance cut off" if config.out_channels > config.in_channels else ""
     line = (
@@ -107,7 +113,7 @@ def load_adm(
         f"{[level for level, attends in enumerate(config.attention) if attends]}, {about}{variance}; "
         f"assumed: {assumed}"
     )
-    prior = NetworkPrior(wrapped, assumed.schedule, assumed.prediction, "index")
+    prior = NetworkPrior(network, assumed.schedule, assumed.prediction, "index")
     return Loaded(prior, line)
 
 
@@ -137,7 +143,6 @@ def _shape_of(checkpoint: Checkpoint) -> ResidualUNetConfig:
         tuple(f"output_blocks.{level[0]}.1.qkv.weight" in tensors for level in reversed(levels)),
         features,
         embedding,
-        num_classes=len(tensors["label_emb.weight"]) if "label_emb.weight" in tensors else 0,
         scale_shift=scale_shift,
         resampling="conv"
         if any(re.fullmatch(r"output_blocks\.\d+\.\d\.conv\.weight", n) for n in tensors)
@@ -171,7 +176,7 @@ def _renamed(checkpoint: Checkpoint, network: ResidualUNet, assumed: Assumed) ->
     names = Renamer(checkpoint, {"frequencies": network.frequencies})
     names.take("embed_in", "time_embed.0")
     names.take("embed_out", "time_embed.2")
-    names.take("classes", "label_emb", optional=True)
+    names.ignore(["label_emb.weight"])
     names.take("stem", "input_blocks.0.0")
     names.take("norm", "out.0")
     names.take("out", "out.2")

@@ -124,7 +124,7 @@ def _stand_ins() -> dict[tuple[str, str], Callable[..., Any]]:
         typed = loaded if isinstance(loaded, torch.storage.TypedStorage) else None
         if typed is None:
             raise pickle.UnpicklingError("the data of a tensor is no storage")
-        return torch.empty(0, dtype=typed.dtype).set_(typed.untyped())  # type: ignore[no-untyped-call]
+        return torch.empty(0, dtype=typed.dtype).set_(typed)
 
     def persistent(meta: Mapping[str, Any]) -> _Object:
         made = _object_of(str(meta["class_name"]))()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Renamer", "canonical_qkv", "labelled_call"]
+__all__ = ["Renamer", "canonical_qkv"]
 
 from collections.abc import Iterable, Mapping
 
@@ -73,9 +73,3 @@ def canonical_qkv(found: dict[str, Tensor], prefix: str, heads: int, order: str)
         apart = rows.reshape(*(sizes[axis] for axis in axes), *rows.shape[1:])
         moved = apart.movedim([axes.index(axis) for axis in ("kind", "head", "channel")], [0, 1, 2])
         found[f"{prefix}qkv.{part}"] = moved.reshape(rows.shape)
-
-
-def labelled_call(network: nn.Module, x: Tensor, c: Tensor, labels: Tensor | None) -> Tensor:
-    """How a :class:`~lavps.priors.residual_unet.ResidualUNet` is called."""
-    output: Tensor = network(x, c, labels)
-    return output

@@ -24,7 +24,7 @@ class Weights(dict[str, Tensor]):
     def of(self, name: str, *shape: int) -> Tensor:
         if name not in self:
             scale = 0.3 if len(shape) < 2 else math.prod(shape[1:]) ** -0.5
-            offset = 1.0 if len(shape) == 1 and name.endswith("weight") else 0.0
+            offset = 1.0 if len(shape) == 1 and name.endswith(("weight", "scale")) else 0.0
             self[name] = offset + scale * torch.randn(shape, generator=self.random)
         assert self[name].shape == shape, name
         return self[name]

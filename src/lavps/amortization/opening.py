@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..networks.crowson import HDIT_LAYOUTS
 from ..priors import EDMPrior, NetworkPrior, Prior
 from ..priors.foreign import LAYOUTS, Options, load_foreign, local_copy
 from ..priors.foreign.diffusers import is_diffusers
@@ -38,7 +39,7 @@ def load_prior(path: str | Path, device: str | torch.device = "cpu", label: int 
         if label is not None:
             raise ValueError("label= is for models of other libraries: priors trained here have no classes")
         return load_model_prior(found, device)
-    loaded = load_foreign(found, Options(label, device), LAYOUTS)
+    loaded = load_foreign(found, Options(label, device), (*LAYOUTS, *HDIT_LAYOUTS))
     print(f"{path}: {loaded.line}", file=sys.stderr)
     return loaded.prior
 

@@ -188,6 +188,7 @@ class CosineAttention(nn.Module):
         window: side of the neighbourhood, None for all tokens.
         joint: whether there is a second set of tokens y~: keys from [x, y~], values from y~.
         dropout: on the output.
+        of_image: positions are relative to the image, see :class:`~lavps.networks.layers.AxialRoPE`.
     """
 
     def __init__(
@@ -198,6 +199,7 @@ class CosineAttention(nn.Module):
         window: int | None = None,
         joint: bool = False,
         dropout: float = 0.0,
+        of_image: bool = False,
     ) -> None:
         super().__init__()
         self.head_dim = head_dim
@@ -208,7 +210,7 @@ class CosineAttention(nn.Module):
         self.joint_value = nn.Linear(width, width, bias=False) if joint else None
         # The log: a scale that training drives through zero would turn likeness into unlikeness.
         self.log_scale = nn.Parameter(torch.full((width // head_dim,), math.log(10.0)))
-        self.positions = AxialRoPE(width // head_dim, head_dim)
+        self.positions = AxialRoPE(width // head_dim, head_dim, of_image)
         self.dropout = nn.Dropout(dropout)
         self.out = zeroed(nn.Linear(width, width, bias=False))
 

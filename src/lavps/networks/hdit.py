@@ -25,7 +25,7 @@ from __future__ import annotations
 __all__ = ["HDiT", "HDiTConfig", "hdit_ffhq256", "hdit_imagenet256", "hdit_tiny"]
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,8 @@ class HDiTConfig:
         damping: of the pseudo-inverse at joint levels.
         dropout: in the transformer blocks.
         checkpointing: recompute the blocks in the backward pass instead of storing their insides.
+        frequencies: of the Fourier features of a time.
+        positions: "tokens" counted from the corner, or relative to the "image", from -1 to 1.
     """
 
     kind: ClassVar[str] = "hdit"
@@ -88,6 +90,8 @@ class HDiTConfig:
     damping: float = 1e-3
     dropout: float = 0.0
     checkpointing: bool = False
+    frequencies: int = 64
+    positions: Literal["tokens", "image"] = "tokens"
 
     def __post_init__(self) -> None:
         for name in ("widths", "depths", "attention", "joint"):  # lists, when they come from JSON
@@ -163,6 +167,7 @@ class _Block(nn.Module):
             config.attention[level],
             level in config.joint,
             config.dropout,
+            config.positions == "image",
         )
         self.norm = AdaRMSNorm(width, config.mapping_width)
         self.feed_forward = FeedForward(width, dropout=config.dropout)
@@ -212,7 +217,11 @@ class HDiT(nn.Module):
         self.config = config
         widths, outer = config.widths, range(len(config.widths) - 1)
         self.embedding = ConditionEmbedding(
-            config.mapping_width, config.mapping_depth, config.second_time, config.num_classes
+            config.mapping_width,
+            config.mapping_depth,
+            config.second_time,
+            config.num_classes,
+            config.frequencies,
         )
         self.enter = Merge(config.in_channels, widths[0], config.patch)
         self.down = nn.ModuleList(_Level(config, level) for level in outer)

@@ -146,13 +146,16 @@ class ConditionEmbedding(nn.Module):
         depth: layers of the mapping network.
         second_time: whether there is a time s, with an embedding of its own.
         num_classes: number of classes, 0 for none; one more, the last, stands for "no class".
+        frequencies: of the Fourier features of a time.
     """
 
-    def __init__(self, width: int, depth: int, second_time: bool, num_classes: int) -> None:
+    def __init__(
+        self, width: int, depth: int, second_time: bool, num_classes: int, frequencies: int = 64
+    ) -> None:
         super().__init__()
         self.null_class = num_classes
-        self.t = TimeEmbedding(width)
-        self.s = TimeEmbedding(width) if second_time else None
+        self.t = TimeEmbedding(width, frequencies)
+        self.s = TimeEmbedding(width, frequencies) if second_time else None
         self.classes = nn.Embedding(num_classes + 1, width) if num_classes else None
         self.mapping = MappingNetwork(width, depth)
 
@@ -180,10 +183,17 @@ class AxialRoPE(nn.Module):
 
     Positions count tokens, so the geometry of a neighbourhood is the same in images of every size. Slowest
     turn: pi / 64 a token; fastest: pi / 2. The heads have interleaved frequencies.
+
+    Args:
+        heads: of attention.
+        head_dim: channels of a head.
+        of_image: positions go from -1 to 1 over the longer side instead, whatever the number of tokens (the
+            convention of Crowson et al.).
     """
 
-    def __init__(self, heads: int, head_dim: int) -> None:
+    def __init__(self, heads: int, head_dim: int, of_image: bool = False) -> None:
         super().__init__()
+        self.of_image = of_image
         count = head_dim // 8
         table = math.pi * torch.logspace(-6, -1, heads * count, base=2.0).reshape(count, heads).T
         self.frequencies: Tensor
@@ -194,6 +204,8 @@ class AxialRoPE(nn.Module):
         grid = torch.arange(max(height, width), device=self.frequencies.device)
         # In single precision also where the weights are not: bfloat16 does not tell angles near 100 apart.
         angles = grid[:, None, None] * self.frequencies.float()
+        if self.of_image:
+            angles = angles * (2.0 / max(height, width))
         shape = (height, width, *self.frequencies.shape)
         both = torch.cat([angles[:height, None].expand(shape), angles[None, :width].expand(shape)], dim=-1)
         return both.cos(), both.sin()

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 _NUMPY_SCALARS = {"f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"}
+# Where the classes of networks live; what stands in for them does nothing, whatever they are.
+_MODELS = ("torch.nn.modules.", "models.", "training.", "k_diffusion.")
 _DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 
 
@@ -83,7 +85,7 @@ class _Reader(pickle.Unpickler):
             return self._known[module, name]
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
-        if module.startswith("torch.nn.modules."):
+        if module.startswith(_MODELS):
             return _object_of(name)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no set of weights needs")
 

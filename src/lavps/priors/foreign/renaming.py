@@ -34,6 +34,13 @@ class Renamer:
                 self.found[f"{ours}.{part}"] = tensors[name]
                 self._taken.add(name)
 
+    def tensor(self, ours: str, theirs: str) -> None:
+        """One tensor under another name."""
+        if theirs not in self.checkpoint.tensors:
+            raise ValueError(f"{self.checkpoint.path} lacks {theirs}, which its other tensors ask for")
+        self.found[ours] = self.checkpoint.tensors[theirs]
+        self._taken.add(theirs)
+
     def ignore(self, names: Iterable[str]) -> None:
         """Tensors of the file that sampling does not need."""
         self._taken |= set(names)

@@ -6,11 +6,22 @@ the library's published models and said in the line that comes with every prior.
 
 from __future__ import annotations
 
-__all__ = ["LAYOUTS", "Layout", "Loaded", "Options", "UnknownLayoutError", "load_foreign", "local_copy"]
+__all__ = [
+    "LAYOUTS",
+    "AzulaPrior",
+    "Layout",
+    "Loaded",
+    "Options",
+    "UnknownLayoutError",
+    "gaussian_denoiser",
+    "load_foreign",
+    "local_copy",
+]
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from .adapters import AzulaPrior, gaussian_denoiser
 from .adm import ADM
 from .diffusers import is_diffusers, load_diffusers
 from .edm import EDM_LAYOUTS

@@ -13,6 +13,7 @@ from lavps.priors import (
     EDMPrior,
     GaussianMixturePrior,
     GaussianPrior,
+    LatentPrior,
     MeteredPrior,
     NetworkPrior,
     Prior,
@@ -20,6 +21,7 @@ from lavps.priors import (
     Rescheduled,
 )
 from lavps.restoration import TiledPrior
+from lavps.priors.foreign import gaussian_denoiser
 from lavps.schedule import VE, Cosine, Flow, Schedule, VPLinear
 
 SHAPE = (2, 3, 2)
@@ -80,6 +82,8 @@ CASES = [
     Case("metered", lambda: MeteredPrior(mixture())),
     Case("tiled", lambda: TiledPrior(NetworkPrior(Convolution(), Flow(), "x0", "time"), 2, batch=3)),
     Case("tiled, shifted", lambda: TiledPrior(EDMPrior(Convolution()), 2, batch=3, shifted=True)),
+    Case("latent", lambda: LatentPrior(mixture(), torch.tanh, torch.atanh, 2, 1, scale=0.5)),
+    Case("gaussian denoiser", lambda: gaussian_denoiser(Convolution())),
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..priors.magnitude_unet import MagnitudeUNet, MagnitudeUNetConfig
 from ..priors.residual_unet import ResidualUNet, ResidualUNetConfig
 from .conditioning import Conditioning, InvFusion, LikelihoodGradient, Palette, conditioning_channels
 from .hdit import HDiT, HDiTConfig, hdit_ffhq256, hdit_imagenet256, hdit_tiny
@@ -37,7 +38,7 @@ from .mlp import MLP, MLPConfig
 from .unet import UNet, UNetConfig, unet_small
 
 
-def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP | ResidualUNet:
+def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP | ResidualUNet | MagnitudeUNet:
     """The network, its weights drawn anew, that ``config.to_dict()`` described."""
     fields = dict(description)
     kind = fields.pop("kind", None)
@@ -49,7 +50,10 @@ def build_network(description: Mapping[str, Any]) -> HDiT | UNet | MLP | Residua
         return MLP(MLPConfig(**fields))
     if kind == ResidualUNetConfig.kind:
         return ResidualUNet(ResidualUNetConfig(**fields))
-    kinds = (HDiTConfig.kind, UNetConfig.kind, MLPConfig.kind, ResidualUNetConfig.kind)
+    if kind == MagnitudeUNetConfig.kind:
+        return MagnitudeUNet(MagnitudeUNetConfig(**fields))
+    configs = (HDiTConfig, UNetConfig, MLPConfig, ResidualUNetConfig, MagnitudeUNetConfig)
+    kinds = tuple(config.kind for config in configs)
     raise ValueError(f"kind must be one of {kinds}, got {kind!r}")
 
 

@@ -25,11 +25,12 @@ from .adapters import AzulaPrior, gaussian_denoiser
 from .adm import ADM
 from .diffusers import is_diffusers, load_diffusers
 from .edm import EDM_LAYOUTS
+from .edm2 import EDM2
 from .hub import local_copy
 from .layout import Layout, Loaded, Options, UnknownLayoutError, matching
 from .reading import read_checkpoint
 
-LAYOUTS: tuple[Layout, ...] = (ADM, *EDM_LAYOUTS)
+LAYOUTS: tuple[Layout, ...] = (ADM, *EDM_LAYOUTS, EDM2)
 
 
 def load_foreign(path: Path, options: Options, layouts: Sequence[Layout] = LAYOUTS) -> Loaded:

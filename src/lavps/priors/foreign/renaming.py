@@ -75,6 +75,8 @@ def canonical_qkv(found: dict[str, Tensor], prefix: str, heads: int, order: str)
     """
     axes = order.split()
     for part in ("weight", "bias"):
+        if f"{prefix}qkv.{part}" not in found:
+            continue
         rows = found[f"{prefix}qkv.{part}"]
         sizes = {"kind": 3, "head": heads, "channel": len(rows) // (3 * heads)}
         apart = rows.reshape(*(sizes[axis] for axis in axes), *rows.shape[1:])

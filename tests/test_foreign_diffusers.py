@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ def awake(module: nn.Module, seed: int = 0) -> Any:
         scale = 0.3 if parameter.ndim < 2 else parameter[0].numel() ** -0.5
         parameter.data.copy_(scale * torch.randn(parameter.shape, generator=random))
     return module.eval()
+
+
+class Malicious:
+    """Makes a folder when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
 
 
 def images(channels: int = 3, size: int = 8) -> Tensor:
@@ -232,6 +243,25 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(FileNotFoundError, match="no weights"):
         lavps.load_prior(tmp_path)
+
+
+def test_old_weights_are_read_and_malicious_ones_are_not(tmp_path: Path) -> None:
+    unet = awake(diffusers.UNet2DModel(**UNET))
+    unet.save_pretrained(tmp_path / "model", safe_serialization=False)
+    weights = tmp_path / "model" / "diffusion_pytorch_model.bin"
+    assert weights.exists()
+    prior = lavps.load_prior(tmp_path / "model")
+    index, chain = 50, lavps.VPLinear()
+    t = torch.tensor((index + 1) / 1000, dtype=torch.float64)
+    with torch.no_grad():
+        eps = unet(images(), index).sample
+        expected = (images() - float(chain.sigma(t)) * eps) / float(chain.alpha(t))
+        assert_same(prior.denoise(images(), t), expected)
+    mark = tmp_path / "executed"
+    torch.save({"conv_in.weight": Malicious(mark)}, weights)
+    with pytest.raises((OSError, ValueError)):
+        lavps.load_prior(tmp_path / "model")
+    assert not mark.exists()
 
 
 def test_pipelines_that_are_no_priors_say_so(tmp_path: Path) -> None:

@@ -81,6 +81,14 @@ def test_source_code_in_a_pickle_is_dropped(tmp_path: Path) -> None:
     assert "torch_utils" not in sys.modules
 
 
+def test_classes_of_networks_are_read_as_their_names(tmp_path: Path) -> None:
+    code = b"\x80\x02cmodels.hdit\nHDiT\n)\x81}X\x05\x00\x00\x00widthK\x07sb."
+    (tmp_path / "net.pkl").write_bytes(code)
+    read = read_pickle(tmp_path / "net.pkl")
+    assert (read.kind, read.state) == ("HDiT", {"width": 7})
+    assert "models" not in sys.modules
+
+
 def test_what_a_pickle_alters_is_gone_with_it(tmp_path: Path) -> None:
     # BUILD on a class: an attempt to change what later files are rebuilt with.
     code = b"\x80\x02ccollections\nOrderedDict\nN}X\x05\x00\x00\x00itemsK\x01s\x86b."

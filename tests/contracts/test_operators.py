@@ -15,6 +15,7 @@ from lavps.operators import (
     AveragePool,
     Blur,
     CallableOperator,
+    DecodedOperator,
     HDRClip,
     Identity,
     Mask,
@@ -28,6 +29,7 @@ from lavps.operators import (
     check,
     gaussian_kernel,
 )
+from lavps.priors import GaussianPrior, LatentPrior
 from lavps.random import NoiseStreams, Purpose
 
 ROWS = 3
@@ -68,6 +70,16 @@ def numpy_with_adjoint() -> Operator:
     return CallableOperator(
         lambda x: product(x, matrix, (5,)), (1, 3, 4), adjoint=lambda y: product(y, matrix.T, (1, 3, 4))
     )
+
+
+def decoding() -> LatentPrior:
+    """Latents (1, h, w) of images twice their size, by a nonlinear decoder."""
+
+    def decoder(z: Tensor) -> Tensor:
+        return torch.tanh(z.repeat_interleave(2, -1).repeat_interleave(2, -2))
+
+    prior = GaussianPrior(torch.zeros(1, 2, 3), torch.eye(6))
+    return LatentPrior(prior, decoder, lambda x: x[..., ::2, ::2].atanh(), 1, 2, scale=0.7, shift=0.1)
 
 
 def fourier_lines() -> Operator:
@@ -111,6 +123,12 @@ NONLINEAR = [
     Case("phase retrieval 1-D, fraction", lambda: PhaseRetrieval(1.3), (2, 9)),
     Case("JPEG grey", lambda: JPEG(60), (1, 9, 11), smooth=False),
     Case("JPEG colour", lambda: JPEG(30), (3, 8, 5), smooth=False),
+    Case("pool of decoded latents", lambda: DecodedOperator(AveragePool(2), decoding()), (1, 2, 3)),
+    Case(
+        "blurs of decoded latents, one an item",
+        lambda: DecodedOperator(Blur(kernels(3, 3), batched=True), decoding()),
+        (1, 2, 3),
+    ),
     Case("nonlinear function", lambda: CallableOperator(torch.sin, (1, 3, 4), linear=False), (1, 3, 4)),
 ]
 

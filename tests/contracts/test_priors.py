@@ -20,8 +20,8 @@ from lavps.priors import (
     Ranged,
     Rescheduled,
 )
-from lavps.restoration import TiledPrior
 from lavps.priors.foreign import gaussian_denoiser
+from lavps.restoration import TiledPrior
 from lavps.schedule import VE, Cosine, Flow, Schedule, VPLinear
 
 SHAPE = (2, 3, 2)

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ...amortization.checkpoint import load_prior, read_config
+from ...amortization.checkpoint import load_model_prior, read_config
 from ...amortization.loading import load_conditional, load_inference_model
-from ...priors import NetworkPrior
+from ...priors import EDMPrior, NetworkPrior
 from ...priors.precision import Autocast, with_autocast
 from ...problem import InverseProblem
 from ...samplers import OutOfDistributionWarning, Posterior, Sampler
@@ -37,8 +37,8 @@ class Models:
     def __init__(self, prior: str | Path, precision: Precision = "fp32", device: str = "cpu") -> None:
         self.precision, self.device = precision, device
         self.path = str(prior)
-        loaded = load_prior(prior, device)
-        self.prior: NetworkPrior = with_autocast(loaded) if precision == "bf16" else loaded
+        loaded = load_model_prior(prior, device)
+        self.prior: NetworkPrior | EDMPrior = with_autocast(loaded) if precision == "bf16" else loaded
         self._loaded: dict[tuple[str, bool], nn.Module] = {}
 
     def model(self, method: Method) -> Any:

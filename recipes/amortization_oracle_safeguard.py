@@ -122,6 +122,7 @@ def nonlinear(
         {
             "method": "reference against itself",
             "sw2": sum(floor) / observations,
+            "sw2_by_item": floor,
             "chi_square": None,
             "acceptance": None,
         }
@@ -144,6 +145,7 @@ def nonlinear(
                     {
                         "method": f"{name}, {label}, K=100, G={steps}",
                         "sw2": sum(away) / observations,
+                        "sw2_by_item": away,
                         "chi_square": float(
                             problem.repeat(samples).chi_square(posterior.samples.flatten(0, 1)).mean()
                         ),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .networks import EDMPrior, NetworkPrior
 
-P = TypeVar("P", NetworkPrior, EDMPrior)
+P = TypeVar("P", bound=NetworkPrior | EDMPrior)
 
 
 class Autocast(nn.Module):

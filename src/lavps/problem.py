@@ -12,12 +12,14 @@ __all__ = [
     "GaussianNoise",
     "InverseProblem",
     "NoiseModel",
+    "PixelRangeWarning",
     "PoissonNoise",
     "Unconditional",
     "exact_posterior",
 ]
 
 import math
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,10 +28,14 @@ import torch
 from torch import Tensor
 
 from .noise import GaussianNoise, NoiseModel, PoissonNoise
-from .operators import Operator, as_operator
+from .operators import Operator, PhysicsOperator, Ranged, as_operator
 from .operators.conjugate import largest_singular_value
 from .priors import GaussianMixturePrior
 from .random import NoiseStreams
+
+
+class PixelRangeWarning(UserWarning):
+    """Measurements look as if they were made of images in another pixel range."""
 
 
 @dataclass(frozen=True, init=False)
@@ -38,9 +44,15 @@ class InverseProblem:
 
     Args:
         y: measurements (B, *measurement), floating point or complex, on the device to compute on.
-        operator: an :class:`~lavps.operators.Operator`, or any torch function (then give ``in_shape``).
-        noise: the noise model.
+        operator: an :class:`~lavps.operators.Operator`, a deepinv physics, or any torch function (then give
+            ``in_shape``). One that reads pixels in another range than [-1, 1] is wrapped in
+            :class:`~lavps.operators.Ranged`; where that is affine and the noise Gaussian, the problem holds
+            the linear part and the measurement without the offset.
+        noise: the noise model; None takes the Gaussian noise stated by the operator.
         in_shape: image shape (C, *spatial), needed for a plain function only.
+
+    Warns:
+        PixelRangeWarning: the measurements of a physics look like those of images in [0, 1].
     """
 
     y: Tensor
@@ -52,7 +64,7 @@ class InverseProblem:
         self,
         y: Tensor,
         operator: Operator | Callable[[Tensor], Tensor],
-        noise: NoiseModel,
+        noise: NoiseModel | None = None,
         in_shape: Sequence[int] | None = None,
     ) -> None:
         if not (y.is_floating_point() or y.is_complex()):
@@ -62,7 +74,12 @@ class InverseProblem:
             )
         if y.ndim < 2:
             raise ValueError(f"measurements need a batch axis: got shape {tuple(y.shape)}, use y[None]")
-        operator = as_operator(operator, in_shape)
+        given, operator = operator, as_operator(operator, in_shape, y.is_complex())
+        noise = _stated_noise(operator) if noise is None else noise
+        if given is not operator:
+            _warn_of_range(y, operator, noise)
+        if isinstance(operator, Ranged) and isinstance(noise, GaussianNoise):
+            y, operator = operator.centred(y)
         for what, batch in (("operator", operator.batch), ("noise", noise.batch)):
             if batch not in (1, len(y)):
                 raise ValueError(f"the {what} has parameters for {batch} items, y has {len(y)}")
@@ -81,12 +98,13 @@ class InverseProblem:
         cls,
         x: Tensor,
         operator: Operator | Callable[[Tensor], Tensor],
-        noise: NoiseModel,
+        noise: NoiseModel | None = None,
         seed: int | Sequence[int] = 0,
         items: Sequence[int] | None = None,
     ) -> InverseProblem:
         """Measurements of known images x (B, C, *spatial); the noise is a function of (seed, item)."""
         operator = as_operator(operator, x.shape[1:])
+        noise = _stated_noise(operator) if noise is None else noise
         if noise.batch not in (1, len(x)):
             raise ValueError(f"the noise has parameters for {noise.batch} items, x has {len(x)}")
         with torch.no_grad():
@@ -179,6 +197,29 @@ class InverseProblem:
             is_dtype = isinstance(target, torch.dtype)
             y = y.to(target.to_complex() if is_dtype and y.is_complex() else target)  # type: ignore[union-attr]
         return replace(self, y=y, operator=self.operator.to(*args))
+
+
+def _stated_noise(operator: Operator) -> NoiseModel:
+    std = operator.noise_std
+    if std is None or not bool((torch.as_tensor(std) > 0).all()):
+        raise ValueError(
+            f"{operator!r} states no Gaussian noise: give noise=lavps.GaussianNoise(std), with std in the "
+            "units of the measurement"
+        )
+    return GaussianNoise(std)
+
+
+def _warn_of_range(y: Tensor, operator: Operator, noise: NoiseModel) -> None:
+    if not isinstance(operator, PhysicsOperator) or not isinstance(noise, GaussianNoise):
+        return
+    if operator.looks_unit_ranged(y, float(torch.as_tensor(noise.std).max())):
+        warnings.warn(
+            "images live in [-1, 1], but nothing in y is darker than mid-grey: if it was measured on images "
+            "in [0, 1], say so with lavps.operators.Ranged(physics, 0, 1) instead of physics; if not, with "
+            "lavps.operators.as_operator(physics)",
+            PixelRangeWarning,
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True)

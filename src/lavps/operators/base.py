@@ -13,7 +13,7 @@ parameter; a parameter with one row serves every row of x.
 
 from __future__ import annotations
 
-__all__ = ["CallableOperator", "Operator", "as_operator"]
+__all__ = ["CallableOperator", "NotDifferentiableError", "Operator", "as_operator"]
 
 import math
 from abc import ABC, abstractmethod
@@ -25,6 +25,22 @@ import torch
 from torch import Tensor
 
 from .conjugate import conjugate_gradient, largest_singular_value
+from .derivatives import linear_map, smooth_map
+
+
+class NotDifferentiableError(TypeError):
+    """A gradient was asked of an operator that has none."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(
+            f"{operator!r} has no gradient that torch could follow (its output is cut off from its input). "
+            "MGDM, MGPS, DPS, MMPS and LAVPS with gradient steps need one: write the function with torch "
+            "operations, or state CallableOperator(..., adjoint=...) for a linear function, "
+            "CallableOperator(..., linear=False, vjp=...) for any other (lavps.operators.from_numpy takes "
+            "the same for NumPy functions). Without a gradient remain LAVPS(prior, model, "
+            "gradient_steps_start=0), with a warm start that does not differentiate A, "
+            "and Supervised with a denoiser that reads y itself."
+        )
 
 
 class Operator(ABC):
@@ -57,6 +73,11 @@ class Operator(ABC):
         """Rows of the parameters: 1 when shared by all items."""
         return 1
 
+    @property
+    def noise_std(self) -> float | Tensor | None:
+        """Standard deviation of Gaussian noise stated together with the operator; None where none is."""
+        return None
+
     # -- what follows from the above ------------------------------------------------------------------
 
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
@@ -69,11 +90,7 @@ class Operator(ABC):
             x = x.detach().requires_grad_()
             y = self(x)
             if not y.requires_grad:
-                raise TypeError(
-                    f"{self!r} is not differentiable by torch (its output is cut off from its input). "
-                    "Write it with torch operations, or give `adjoint=` / wrap it in a "
-                    "torch.autograd.Function; samplers with likelihood guidance need the gradient."
-                )
+                raise NotDifferentiableError(self)
             (gradient,) = torch.autograd.grad(y, x, v.to(y.dtype))
         return gradient
 
@@ -92,7 +109,7 @@ class Operator(ABC):
             like = v.real if v.is_complex() else v
             return self.vjp(like.new_zeros(v.shape[0], *self.input_shape(v.shape[1:])), v)
 
-        return _linear_map(y, transpose, self.__call__)
+        return linear_map(y, transpose, self.__call__)
 
     def pseudo_inverse(
         self, y: Tensor, damping: float = 0.0, iterations: int = 100, tolerance: float = 1e-6
@@ -108,7 +125,7 @@ class Operator(ABC):
         def solve(b: Tensor) -> Tensor:
             return conjugate_gradient(lambda x: self.adjoint(self(x)) + damping * x, b, iterations, tolerance)
 
-        return _linear_map(y, lambda v: solve(self.adjoint(v)), lambda u: self(solve(u)))
+        return linear_map(y, lambda v: solve(self.adjoint(v)), lambda u: self(solve(u)))
 
     def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
         """Largest singular value of the Jacobian at x, per row, shape (B,), by power iteration."""
@@ -153,7 +170,7 @@ class Operator(ABC):
 
 
 class CallableOperator(Operator):
-    """Any torch function as an operator: adjoint by VJP, pseudo-inverse by conjugate gradients.
+    """Any function as an operator: adjoint by VJP, pseudo-inverse by conjugate gradients.
 
     Args:
         function: maps (B, C, *spatial) to (B, *measurement), row by row.
@@ -161,6 +178,8 @@ class CallableOperator(Operator):
         linear: whether the function is linear; `lavps.operators.check` tells.
         adjoint: A^T, where it is known (and then used for the vjp of a linear function too, so the
             function itself need not be differentiable by torch).
+        vjp: (x, v) -> J^T v with J the Jacobian at x, for a nonlinear function that torch cannot
+            differentiate. J u is then taken by finite differences.
     """
 
     linear: bool  # type: ignore[misc]
@@ -171,69 +190,85 @@ class CallableOperator(Operator):
         in_shape: Sequence[int],
         linear: bool = True,
         adjoint: Callable[[Tensor], Tensor] | None = None,
+        vjp: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         if adjoint is not None and not linear:
             raise ValueError("only a linear function has an adjoint; drop adjoint= or set linear=True")
+        if vjp is not None and linear:
+            raise ValueError("a linear function has an adjoint: give adjoint= instead of vjp=")
         self.function = function
         self.in_shape = tuple(in_shape)
         self.linear = linear
         self._adjoint = adjoint
+        self._vjp = vjp
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The function itself, with the given adjoint as its derivative where there is one."""
-        if self._adjoint is None:
+        """The function itself, with the given adjoint or vjp as its derivative where there is one."""
+        if self._adjoint is not None:
+            return linear_map(x, self.function, self._adjoint)
+        if self._vjp is not None:
+            return smooth_map(x, self.function, self._vjp)
+        if not (torch.is_grad_enabled() and x.requires_grad):
             return self.function(x)
-        return _linear_map(x, self.function, self._adjoint)
+        try:
+            y = self.function(x)
+        except RuntimeError as error:
+            if "requires grad" in str(error):  # x.numpy() inside of the function
+                raise NotDifferentiableError(self) from error
+            raise
+        if not y.requires_grad:
+            raise NotDifferentiableError(self)
+        return y
 
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
         """The stated ``in_shape``."""
         return self.in_shape
 
+    def vjp(self, x: Tensor, v: Tensor) -> Tensor:
+        """The given one, or by torch."""
+        return super().vjp(x, v) if self._vjp is None else self._vjp(x.detach(), v)
+
+    def jvp(self, x: Tensor, u: Tensor) -> Tensor:
+        """J u; by central differences where torch does not know the function, two evaluations of it."""
+        if self._vjp is None:
+            return super().jvp(x, u)
+        largest = u.abs().flatten(1).amax(1).clamp(min=torch.finfo(u.dtype).tiny)
+        step = torch.finfo(u.dtype).eps ** (1 / 3) / largest.reshape(-1, *[1] * (u.ndim - 1))
+        change = self.function(x + step * u) - self.function(x - step * u)
+        slope: Tensor = change / (2.0 * step.reshape(-1, *[1] * (change.ndim - 1)))
+        return slope
+
     def adjoint(self, y: Tensor) -> Tensor:
         """The given adjoint, or A^T y by VJP."""
-        return super().adjoint(y) if self._adjoint is None else _linear_map(y, self._adjoint, self.function)
+        return super().adjoint(y) if self._adjoint is None else linear_map(y, self._adjoint, self.function)
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
         return f"CallableOperator({name}, in_shape={self.in_shape}, linear={self.linear})"
 
 
-class _LinearMap(torch.autograd.Function):
-    """A linear map and its adjoint as one function, differentiable as often as one likes."""
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        x: Tensor,
-        function: Callable[[Tensor], Tensor],
-        adjoint: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        ctx.maps = function, adjoint  # type: ignore[attr-defined]
-        return function(x)
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, v: Tensor) -> tuple[Tensor, None, None]:
-        function, adjoint = ctx.maps  # type: ignore[attr-defined]
-        return _linear_map(v, adjoint, function), None, None
-
-
-def _linear_map(
-    x: Tensor, function: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]
-) -> Tensor:
-    result: Tensor = _LinearMap.apply(x, function, adjoint)  # type: ignore[no-untyped-call]
-    return result
-
-
 def as_operator(
-    operator: Operator | Callable[[Tensor], Tensor], in_shape: Sequence[int] | None = None
+    operator: Operator | Callable[[Tensor], Tensor],
+    in_shape: Sequence[int] | None = None,
+    complex_measurement: bool = False,
 ) -> Operator:
-    """An operator from an operator or a plain function.
+    """An operator from an operator, a deepinv physics or a plain function.
 
     A plain function is taken as nonlinear, which is always safe for guidance; wrap it in
-    :class:`CallableOperator` to state that it is linear.
+    :class:`CallableOperator` to state that it is linear. A physics becomes a
+    :class:`~lavps.operators.PhysicsOperator`.
+
+    Args:
+        operator: what is to become an operator.
+        in_shape: image shape (C, *spatial); needed for a plain function only.
+        complex_measurement: the measurements at hand are complex, also where a physics has two real channels.
     """
+    from .interop import PhysicsOperator, is_physics  # it is an Operator itself, and comes after this module
+
     if isinstance(operator, Operator):
         return operator
+    if is_physics(operator):
+        return PhysicsOperator(operator, in_shape, complex_measurement=complex_measurement)
     if not callable(operator):
         raise TypeError(f"an operator must be an Operator or a callable, got {type(operator).__name__}")
     if in_shape is None:

@@ -1,0 +1,62 @@
+r"""Functions whose derivative is stated by hand rather than found by torch.
+
+For a linear map :math:`x \mapsto A x` the derivative's transpose is :math:`v \mapsto A^T v`, whose own
+transpose is A again: known once, it is known to every order. For any other function
+:math:`x \mapsto f(x)` a vjp :math:`(x, v) \mapsto J(x)^T v` is the first derivative and no more. In both
+cases the function itself may be anything: NumPy, a compiled simulator, a toolbox on another device.
+"""
+
+from __future__ import annotations
+
+__all__ = ["linear_map", "smooth_map"]
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+Map = Callable[[Tensor], Tensor]
+Pullback = Callable[[Tensor, Tensor], Tensor]
+
+
+class _LinearMap(torch.autograd.Function):
+    """A linear map and its adjoint as one function, differentiable as often as one likes."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, function: Map, adjoint: Map) -> Tensor:
+        ctx.maps = function, adjoint  # type: ignore[attr-defined]
+        return function(x)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, v: Tensor) -> tuple[Tensor, None, None]:
+        function, adjoint = ctx.maps  # type: ignore[attr-defined]
+        return linear_map(v, adjoint, function), None, None
+
+
+class _SmoothMap(torch.autograd.Function):
+    """A function and its vjp, differentiable once."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, function: Map, vjp: Pullback) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.vjp = vjp  # type: ignore[attr-defined]
+        return function(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, v: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return ctx.vjp(x, v), None, None  # type: ignore[attr-defined]
+
+
+def linear_map(x: Tensor, function: Map, adjoint: Map) -> Tensor:
+    """function(x), with ``adjoint`` as the transpose of its derivative."""
+    result: Tensor = _LinearMap.apply(x, function, adjoint)  # type: ignore[no-untyped-call]
+    return result
+
+
+def smooth_map(x: Tensor, function: Map, vjp: Pullback) -> Tensor:
+    """function(x), with v -> vjp(x, v) as the transpose of its derivative."""
+    result: Tensor = _SmoothMap.apply(x, function, vjp)  # type: ignore[no-untyped-call]
+    return result

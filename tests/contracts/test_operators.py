@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lavps.operators import (
     JPEG,
+    MRI,
     AveragePool,
     Blur,
     CallableOperator,
@@ -25,8 +26,10 @@ from lavps.operators import (
     RandomGaussianBlur,
     RandomPixels,
     RandomRectangle,
+    Ranged,
     centre_box,
     check,
+    from_numpy,
     gaussian_kernel,
 )
 from lavps.priors import GaussianPrior, LatentPrior
@@ -87,6 +90,19 @@ def fourier_lines() -> Operator:
     return CallableOperator(lambda x: torch.fft.fft2(x, norm="ortho")[..., [0, 1, 5]], (1, 4, 7))
 
 
+def coils(*size: int) -> Tensor:
+    return torch.complex(kernel(*size, seed=1), kernel(*size, seed=2) - 0.1) + 0.2
+
+
+def samples(*size: int) -> Tensor:
+    """A mask of frequencies with about half of them."""
+    return torch.rand(size, generator=torch.Generator().manual_seed(4)) < 0.5
+
+
+def numpy_with_vjp() -> Operator:
+    return from_numpy(lambda x: np.sin(2 * x), (1, 3, 4), vjp=lambda x, v: 2 * np.cos(2 * x) * v)
+
+
 LINEAR = [
     Case("identity 2-D", Identity, (3, 4, 5)),
     Case("pool 1-D", lambda: AveragePool(3), (2, 12)),
@@ -116,6 +132,14 @@ LINEAR = [
     Case("function with another shape", strided_convolution, (2, 7, 9)),
     Case("NumPy function with adjoint", numpy_with_adjoint, (1, 3, 4)),
     Case("complex Fourier lines", fourier_lines, (1, 4, 7)),
+    Case("MRI real", lambda: MRI(samples(4, 5)), (1, 4, 5)),
+    Case("MRI coils", lambda: MRI(samples(4, 5), coils(3, 4, 5)), (1, 4, 5)),
+    Case("MRI complex image", lambda: MRI(samples(5, 4), coils(2, 5, 4), complex_image=True), (2, 5, 4)),
+    Case("MRI 3-D", lambda: MRI(samples(2, 3, 4), coils(2, 2, 3, 4), complex_image=True), (2, 2, 3, 4)),
+    Case("MRI 1-D", lambda: MRI(samples(9), complex_image=True), (2, 9)),
+    Case("MRIs, one an item", lambda: MRI(samples(ROWS, 4, 5), coils(1, 2, 4, 5), batched=True), (1, 4, 5)),
+    Case("range symmetric", lambda: Ranged(Blur(kernel(3, 3)), -3.0, 3.0), (2, 5, 6)),
+    Case("range symmetric, one an item", lambda: Ranged(Blur(kernels(3, 3), batched=True), -2, 2), (1, 5, 4)),
 ]
 NONLINEAR = [
     Case("HDR clip", HDRClip, (3, 4, 5)),
@@ -129,6 +153,9 @@ NONLINEAR = [
         lambda: DecodedOperator(Blur(kernels(3, 3), batched=True), decoding()),
         (1, 2, 3),
     ),
+    Case("NumPy function with vjp", numpy_with_vjp, (1, 3, 4)),
+    Case("range of a linear operator", lambda: Ranged(Blur(kernels(3, 3), batched=True), 0, 1), (2, 5, 6)),
+    Case("range of a nonlinear operator", lambda: Ranged(HDRClip(), 0.0, 1.0), (3, 4, 5)),
     Case("nonlinear function", lambda: CallableOperator(torch.sin, (1, 3, 4), linear=False), (1, 3, 4)),
 ]
 
@@ -293,19 +320,21 @@ class TestOperatorContract:
             assert operator.adjoint(y).dtype == operator.pseudo_inverse(y, 0.1).dtype == dtype
         assert operator.to(dtype)(x).dtype == y.dtype
 
-    @named([case for case in LINEAR + NONLINEAR if not isinstance(case.make(), Mask)])
+    @named([case for case in LINEAR + NONLINEAR if not isinstance(case.make(), (Mask, MRI))])
     def test_everything_measured_counts_as_observed(self, case: Case) -> None:
         operator = case.make()
         assert operator.observed(operator(images(case))) is None
 
-    @named([case for case in LINEAR if isinstance(case.make(), Mask)])
+    @named([case for case in LINEAR if isinstance(case.make(), (Mask, MRI))])
     def test_unobserved_entries_tell_nothing(self, case: Case) -> None:
         operator, x = case.make(), images(case)
         y = operator(x)
         seen = operator.observed(y)
         assert seen is not None
         assert seen.dtype == y.dtype
-        assert torch.equal(seen.expand_as(y) * x, y)
+        assert torch.equal(seen.expand_as(y) * y, y)
+        if isinstance(operator, Mask):
+            assert torch.equal(seen.expand_as(y) * x, y)
         noise = (1.0 - seen) * measurements(y)
         assert torch.equal(operator.pseudo_inverse(y + noise), operator.pseudo_inverse(y))
 

@@ -2,11 +2,15 @@
 
 from .base import Prior, Ranged, Rescheduled
 from .latent import LatentPrior
+from .interop import AzulaDenoiser, AzulaPrior, DeepinvDenoiser, from_deepinv
 from .metered import MeteredPrior
 from .mixture import GaussianMixturePrior, GaussianPrior
 from .networks import EDMPrior, NetworkPrior
 
 __all__ = [
+    "AzulaDenoiser",
+    "AzulaPrior",
+    "DeepinvDenoiser",
     "EDMPrior",
     "GaussianMixturePrior",
     "GaussianPrior",
@@ -16,4 +20,5 @@ __all__ = [
     "Prior",
     "Ranged",
     "Rescheduled",
+    "from_deepinv",
 ]

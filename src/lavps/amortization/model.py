@@ -95,7 +95,8 @@ class InferenceModel(nn.Module):
         alpha, sigma = context.schedule.alpha(context.s), context.schedule.sigma(context.s)
         slope = per_sample(alpha * v / (alpha.square() * v + sigma.square()), x_0)
         prediction = problem.operator(x_0)
-        residual = problem.noise.precision(prediction) * problem.residual(prediction)
+        weight = problem.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
+        residual = weight * problem.residual(prediction)
         reach = context.bridge.log_std.exp() * slope
         stiffness = 1.0 + reach.reshape(-1).square() * problem.curvature(x_0)
         return reach / per_sample(stiffness, x_0) * problem.operator.vjp(x_0, residual), stiffness

@@ -114,7 +114,7 @@ class PhysicsOperator(Operator):
                 seen = self._forward(probe.expand(self.batch, *probe.shape[1:])) != 0
             self._known["observed"] = None if bool(seen.all()) else seen
         seen = self._known["observed"]
-        return None if seen is None else seen.to(y)
+        return None if seen is None else seen.to(y.device, y.real.dtype)
 
     def select(self, rows: Tensor) -> Operator:
         """The masks, filters and coils of these rows."""

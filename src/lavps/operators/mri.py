@@ -79,7 +79,7 @@ class MRI(Operator):
 
     def observed(self, y: Tensor) -> Tensor:
         """The mask, for every coil."""
-        return self.mask[:, None].to(y)
+        return self.mask[:, None].to(y.device, y.real.dtype)
 
     def select(self, rows: Tensor) -> Operator:
         """The masks and coils of these rows."""

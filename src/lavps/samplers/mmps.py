@@ -81,6 +81,8 @@ class MMPS(Sampler):
 
         prediction = problem.operator(x_0)
         noise_variance = 1.0 / problem.noise.precision(prediction)
+        if prediction.is_complex():  # two real measurements, with half of the variance each
+            noise_variance = 0.5 * noise_variance
 
         def innovation_covariance(w: Tensor) -> Tensor:
             return noise_variance * w + problem.operator.jvp(x_0, covariance(problem.operator.vjp(x_0, w)))

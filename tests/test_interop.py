@@ -321,6 +321,10 @@ class TestDenoisers:
         for t in (torch.tensor(0.4), torch.tensor([0.1, 0.3, 0.5, 0.8])):
             torch.testing.assert_close(prior.denoise(self.x, t.double()), exact.denoise(self.x, t.double()))
 
+    def test_something_without_a_schedule_is_no_denoiser_of_azula(self) -> None:
+        with pytest.raises(TypeError, match="no schedule"):
+            AzulaPrior(shrink)
+
     def test_azulas_is_read_no_further_than_it_goes(self) -> None:
         prior = AzulaPrior(Azula(), lavps.Flow())
         for t in (0.0, 1.0):

@@ -19,8 +19,8 @@ from lavps.priors import (
     Prior,
     Ranged,
     Rescheduled,
+    from_deepinv,
 )
-from lavps.priors.foreign import gaussian_denoiser
 from lavps.restoration import TiledPrior
 from lavps.schedule import VE, Cosine, Flow, Schedule, VPLinear
 
@@ -83,7 +83,7 @@ CASES = [
     Case("tiled", lambda: TiledPrior(NetworkPrior(Convolution(), Flow(), "x0", "time"), 2, batch=3)),
     Case("tiled, shifted", lambda: TiledPrior(EDMPrior(Convolution()), 2, batch=3, shifted=True)),
     Case("latent", lambda: LatentPrior(mixture(), torch.tanh, torch.atanh, 2, 1, scale=0.5)),
-    Case("gaussian denoiser", lambda: gaussian_denoiser(Convolution())),
+    Case("from deepinv", lambda: from_deepinv(Convolution())),
 ]  # fmt: skip
 
 

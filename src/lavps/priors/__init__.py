@@ -1,8 +1,8 @@
 """Priors: the denoiser protocol, adapters for networks, and exact Gaussian and mixture priors."""
 
 from .base import Prior, Ranged, Rescheduled
-from .latent import LatentPrior
 from .interop import AzulaDenoiser, AzulaPrior, DeepinvDenoiser, from_deepinv
+from .latent import LatentPrior
 from .metered import MeteredPrior
 from .mixture import GaussianMixturePrior, GaussianPrior
 from .networks import EDMPrior, NetworkPrior

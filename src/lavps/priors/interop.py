@@ -14,7 +14,7 @@ from __future__ import annotations
 
 __all__ = ["AzulaDenoiser", "AzulaPrior", "DeepinvDenoiser", "from_deepinv"]
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +87,15 @@ class AzulaPrior:
         denoiser: a module with ``schedule(t)`` and ``denoiser(x_t, t).mean``; put in eval mode.
         schedule: the prior's schedule, default DDPM's; it need not be the denoiser's. Levels outside of
             the denoiser's own are read at its first and last.
+        arguments: passed to every call, a class say.
     """
 
-    def __init__(self, denoiser: Any, schedule: Schedule | None = None) -> None:
+    def __init__(
+        self, denoiser: Any, schedule: Schedule | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        if not hasattr(denoiser, "schedule"):
+            raise TypeError(f"{type(denoiser).__name__} has no schedule: it is no denoiser of azula")
+        self.arguments = dict(arguments or {})
         self.denoiser: Any = denoiser.eval() if isinstance(denoiser, nn.Module) else denoiser
         self.schedule: Schedule = VPLinear() if schedule is None else schedule
 
@@ -99,7 +105,7 @@ class AzulaPrior:
         tau = self._time(self.schedule.noise_level(t)).to(x_t)
         alpha, sigma = (as_time(part) for part in self.denoiser.schedule(tau))
         scale = torch.hypot(alpha, sigma) / torch.hypot(self.schedule.alpha(t), self.schedule.sigma(t))
-        mean: Tensor = self.denoiser(per_sample(scale, x_t) * x_t, tau).mean
+        mean: Tensor = self.denoiser(per_sample(scale, x_t) * x_t, tau, **self.arguments).mean
         return mean
 
     def _time(self, level: Tensor) -> Tensor:

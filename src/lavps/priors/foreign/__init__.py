@@ -8,12 +8,10 @@ from __future__ import annotations
 
 __all__ = [
     "LAYOUTS",
-    "AzulaPrior",
     "Layout",
     "Loaded",
     "Options",
     "UnknownLayoutError",
-    "gaussian_denoiser",
     "load_foreign",
     "local_copy",
 ]
@@ -21,7 +19,6 @@ __all__ = [
 from collections.abc import Sequence
 from pathlib import Path
 
-from .adapters import AzulaPrior, gaussian_denoiser
 from .adm import ADM
 from .diffusers import is_diffusers, load_diffusers
 from .edm import EDM_LAYOUTS

@@ -15,7 +15,7 @@ import lavps
 from lavps.minimizers import WhitenedGradient
 from lavps.operators import AveragePool, Mask
 from lavps.restoration import TiledPrior
-from lavps.restoration.tiling import _reflected, _starts, _weights, _windows
+from lavps.restoration.windows import reflected, starts_along, weights_along, windows_of
 from lavps.schedule import Schedule
 from lavps.transitions import per_sample
 from problems import ConvDenoiser, StationaryGaussian, images, network_prior
@@ -37,7 +37,7 @@ def naive(tiled: TiledPrior, x: Tensor, t: Tensor) -> Tensor:
     assert isinstance(tiled.window, int)
     sizes = (tiled.window,) * (x.ndim - 2)
     fused = torch.zeros_like(x)
-    for window in _windows(x.shape[2:], sizes, tiled._shared, (0.0,) * len(sizes)):
+    for window in windows_of(x.shape[2:], sizes, tiled._shared, (0.0,) * len(sizes)):
         place = (slice(None), *window.place)
         part = torch.zeros_like(x)
         part[place] = window.weight.to(x) * tiled.prior.denoise(x[place], t)
@@ -53,12 +53,12 @@ def test_windows_cover_an_axis_overlap_and_weigh_one_in_sum(
     size: int, more: int, overlap: int, shift: float
 ) -> None:
     length, overlap = size + more, min(overlap, size - 1)
-    starts = _starts(length, size, overlap, shift)
+    starts = starts_along(length, size, overlap, shift)
     assert starts[0] == 0
     assert starts[-1] == length - size
     assert all(0 < b - a <= size - overlap for a, b in pairwise(starts))
     total = torch.zeros(length, dtype=torch.float64)
-    for start, weight in zip(starts, _weights(length, size, starts), strict=True):
+    for start, weight in zip(starts, weights_along(length, size, starts), strict=True):
         assert bool((weight > 0).all())
         total[start : start + size] += weight
     torch.testing.assert_close(total, torch.ones_like(total))
@@ -67,7 +67,7 @@ def test_windows_cover_an_axis_overlap_and_weigh_one_in_sum(
 @given(st.integers(1, 9), st.integers(1, 40))
 def test_reflection_is_that_of_a_mirror_at_any_size(length: int, size: int) -> None:
     x = torch.arange(float(length)).reshape(1, 1, length)
-    y = _reflected(x, 2, size)[0, 0]
+    y = reflected(x, 2, size)[0, 0]
     assert len(y) == max(length, size)
     inside = max(size - length, 0) // 2
     assert torch.equal(y[inside : inside + length], x[0, 0])
@@ -78,7 +78,7 @@ def test_reflection_is_that_of_a_mirror_at_any_size(length: int, size: int) -> N
 def test_grids_of_other_times_have_their_borders_elsewhere() -> None:
     tiled = TiledPrior(PerPixel(), window=16, shifted=True)
     times = torch.linspace(0.01, 1.0, 100, dtype=torch.float64)
-    starts = {_starts(64, 16, 8, shift)[1] for (shift, _) in tiled._shifts(times, 2)}
+    starts = {starts_along(64, 16, 8, shift)[1] for (shift, _) in tiled._shifts(times, 2)}
     assert starts == set(range(1, 9))
 
 
@@ -127,7 +127,7 @@ def test_the_gradient_is_that_of_the_naive_fusion(spatial: tuple[int, int]) -> N
     (ours,) = torch.autograd.grad((weights * fused.square()).sum(), x)
     padded = x
     for axis in (2, 3):
-        padded = _reflected(padded, axis, 12)
+        padded = reflected(padded, axis, 12)
     plain = naive(tiled, padded, T)
     for axis, length in zip((2, 3), spatial, strict=True):
         plain = plain.narrow(axis, max(12 - length, 0) // 2, length)
@@ -198,7 +198,7 @@ def seam_ratio(x: Tensor, window: int, overlap: int) -> float:
     """Mean absolute difference of neighbours across borders of windows, over elsewhere."""
     at, elsewhere = [], []
     for axis in (-2, -1):
-        starts = _starts(x.shape[axis], window, overlap, 0.0)
+        starts = starts_along(x.shape[axis], window, overlap, 0.0)
         borders = {p - 1 for start in starts for p in (start, start + window)} - {-1, x.shape[axis] - 1}
         steps = x.diff(dim=axis).abs().transpose(axis, -1)
         is_border = torch.zeros(steps.shape[-1], dtype=torch.bool)

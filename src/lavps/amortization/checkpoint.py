@@ -214,7 +214,7 @@ def load_model_prior(path: str | Path, device: str | torch.device = "cpu") -> Ne
         prior = EDMPrior(network, config.schedule, config.sigma_data)
     else:
         raise ValueError(f"{folder / _CONFIG}: EDM's preconditioning needs a VE schedule")
-    prior.weights_hash = config.weights_hash
+    prior.weights_hash, prior.image_shape = config.weights_hash, config.image_shape
     return prior
 
 

@@ -6,6 +6,9 @@
     lavps train inference --data faces/ --prior runs/faces64/model --task sr4 --output runs/faces64-sr4
     lavps degrade photo.png --task sr4 --noise 0.05 --output measured/
     lavps info runs/faces64/model
+    lavps restore measured/ --prior runs/faces64/model --samples 4 --output restored/
+    lavps replay restored/photo.json
+    lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
     lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
 
@@ -24,7 +27,10 @@ import tyro
 
 from .bench import Bench
 from .degrade import Degrade
+from .doctor import Doctor
 from .info import Info
+from .replay import Replay
+from .restore import Restore
 from .train import Train
 
 _Commands = (
@@ -32,18 +38,24 @@ _Commands = (
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Degrade, tyro.conf.subcommand("degrade")]
     | Annotated[Info, tyro.conf.subcommand("info")]
+    | Annotated[Restore, tyro.conf.subcommand("restore")]
+    | Annotated[Replay, tyro.conf.subcommand("replay")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and run the command."""
-    command: Any = tyro.cli(
-        _Commands,
-        prog="lavps",
-        description="Posterior sampling for imaging inverse problems with diffusion priors.",
-        args=arguments,
-        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
-    )
+    """Parse the command line and run the command; exit code 1 where it cannot be parsed, 130 on Ctrl-C."""
+    try:
+        command: Any = tyro.cli(
+            _Commands,
+            prog="lavps",
+            description="Posterior sampling for imaging inverse problems with diffusion priors.",
+            args=arguments,
+            config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
+        )
+    except SystemExit as end:
+        raise SystemExit(1 if end.code else 0) from None
     try:
         command.run()
     except KeyboardInterrupt as interrupt:

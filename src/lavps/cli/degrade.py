@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,8 +27,7 @@ from ..noise import GaussianNoise
 from ..operators.named import family_from
 from ..problem import InverseProblem
 from ..restoration import ImageFile, encode_image, read_image, write_atomically
-
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".npy"}
+from .listing import image_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +44,7 @@ class Degrade:
     def run(self) -> None:
         """Measure every image; files that cannot be are listed, and the others are done."""
         family_from(self.task, (3, 64, 64))  # a name that stands for nothing is refused before any work
-        files = _files(self.images)
-        if any(file.resolve().parent == self.output.resolve() for file in files):
-            raise ValueError(
-                f"--output {self.output} holds the images themselves, which would be overwritten"
-            )
+        files = image_files(self.images, self.output)
         self.output.mkdir(parents=True, exist_ok=True)
         entries = [self._attempt(item, file) for item, file in enumerate(files)]
         records = [entry for entry in entries if "reason" not in entry]
@@ -99,30 +93,6 @@ class Degrade:
             write_atomically(self.output / f"{file.stem}.png", picture)
             record["picture"] = f"{file.stem}.png"
         return record
-
-
-def _files(paths: tuple[Path, ...]) -> list[Path]:
-    """The image files, those of folders by name; two of one stem would be written to one place."""
-    if not paths:
-        raise ValueError("name the images to be measured, or their folder")
-    files = list(_expanded(paths))
-    if not files:
-        raise ValueError(f"no {', '.join(sorted(_SUFFIXES))} files in {', '.join(map(str, paths))}")
-    stems = [file.stem for file in files]
-    for file in files:
-        if stems.count(file.stem) > 1:
-            raise ValueError(
-                f"several images are called {file.stem}: their measurements need names of their own"
-            )
-    return files
-
-
-def _expanded(paths: tuple[Path, ...]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
-        else:
-            yield path
 
 
 def _cropped(pixels: Tensor, multiple: int) -> Tensor:

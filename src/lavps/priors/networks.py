@@ -73,7 +73,9 @@ class NetworkPrior:
         self.schedule = schedule
         self.prediction = prediction
         self.time_input = time_input
-        self.weights_hash: str | None = None  # where known from a checkpoint
+        # Where known from a checkpoint: a hash of the weights, and (C, *spatial) of the training images.
+        self.weights_hash: str | None = None
+        self.image_shape: tuple[int, ...] | None = None
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """D(x_t, t) from the network's prediction."""

@@ -15,24 +15,29 @@ beside the overlap, and knows no structure larger than a window.
 
 Memory is that of one chunk of windows, whatever the image's size: the graph of a chunk is built in the
 backward pass, used and freed. This costs one more forward a backward.
+
+The network of an inference model is tiled likewise (:func:`tiled_model`): what it is told are channels beside
+the image, cut into the same windows; its residuals are fused with the same weights.
 """
 
 from __future__ import annotations
 
-__all__ = ["TiledPrior"]
+__all__ = ["TiledNetwork", "TiledPrior", "tiled_model"]
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..amortization import InferenceModel
+from ..networks import InvFusion
 from ..priors import Prior
+from ..problem import InverseProblem
 from ..schedule import Schedule
+from .windows import Window, add, chunks_of, continued, cut, cut_back, rows_of, weighted, windows_of
 
 # Multiplied by a time, its fraction is a number in [0, 1) that has forgotten the time's order.
 _SCRAMBLE = 1e4 * (math.sqrt(5.0) - 1.0)
@@ -86,17 +91,12 @@ class TiledPrior:
         """The windows' estimates, fused: (B, C, *spatial), differentiable in x_t once."""
         spatial = x_t.shape[2:]
         sizes = (self.window,) * len(spatial) if isinstance(self.window, int) else self.window
-        if len(sizes) != len(spatial):
-            raise ValueError(f"a window of {sizes} pixels does not fit images with {len(spatial)} axes")
-        for axis, size in enumerate(sizes, start=2):
-            x_t = _reflected(x_t, axis, size)
+        x_t = continued(x_t, sizes)
         windows = [
-            _windows(x_t.shape[2:], sizes, self._shared, shift) for shift in self._shifts(t, len(sizes))
+            windows_of(x_t.shape[2:], sizes, self._shared, shift) for shift in self._shifts(t, len(sizes))
         ]
         fused: Tensor = _Fusion.apply(x_t, t, self.prior, windows, self.batch)  # type: ignore[no-untyped-call]
-        for axis, (length, size) in enumerate(zip(spatial, sizes, strict=True), start=2):
-            fused = fused.narrow(axis, max(size - length, 0) // 2, length)
-        return fused
+        return cut_back(fused, spatial, sizes)
 
     def _shifts(self, t: Tensor, axes: int) -> list[tuple[float, ...]]:
         """Offset of the grid along each axis, as a part of its stride; one tuple for all rows or per row."""
@@ -106,108 +106,18 @@ class TiledPrior:
         return [tuple(time * _SCRAMBLE * (axis + 1) % 1.0 for axis in range(axes)) for time in times]
 
 
-@dataclass(frozen=True)
-class _Window:
-    """Where a window lies in (C, *spatial), and how much it counts: one weight vector per spatial axis."""
-
-    place: tuple[slice, ...]
-    weights: tuple[Tensor, ...]
-
-    @property
-    def weight(self) -> Tensor:
-        """phi_i on the window, (*spatial), float64."""
-        weight = torch.ones((), dtype=torch.float64)
-        for along in self.weights:
-            weight = weight.unsqueeze(-1) * along
-        return weight
-
-
-def _reflected(x: Tensor, axis: int, size: int) -> Tensor:
-    """Continued by reflection to ``size`` pixels along an axis, itself in the middle; longer: as it is."""
-    length = x.shape[axis]
-    if length >= size:
-        return x
-    place = torch.arange(size, device=x.device) - (size - length) // 2
-    period = max(2 * (length - 1), 1)
-    place = place.remainder(period)
-    return x.index_select(axis, torch.minimum(place, period - place) if length > 1 else 0 * place)
-
-
-def _starts(length: int, size: int, overlap: int, shift: float) -> list[int]:
-    """Where windows begin along an axis: they cover it, and neighbours share ``overlap`` pixels or more."""
-    last, stride = length - size, size - overlap
-    if last == 0:
-        return [0]
-    if shift == 0.0:  # spread evenly
-        count = math.ceil(last / stride)
-        return [round(last * i / count) for i in range(count + 1)]
-    first = -int(shift * stride)
-    return sorted({min(max(start, 0), last) for start in range(first, last + stride, stride)})
-
-
-def _weights(length: int, size: int, starts: Sequence[int]) -> list[Tensor]:
-    """The partition of unity along an axis: a weight vector per window, float64."""
-    bump = torch.sin(math.pi * (torch.arange(size, dtype=torch.float64) + 0.5) / size).square()
-    total = torch.zeros(length, dtype=torch.float64)
-    for start in starts:
-        total[start : start + size] += bump
-    return [bump / total[start : start + size] for start in starts]
-
-
-def _windows(
-    spatial: Sequence[int], sizes: Sequence[int], overlap: int, shift: Sequence[float]
-) -> list[_Window]:
-    """All windows of an image, in rows: the weights of a grid are products of those along its axes."""
-    axes = []
-    for length, size, part in zip(spatial, sizes, shift, strict=True):
-        starts = _starts(length, size, overlap, part)
-        places = [slice(start, start + size) for start in starts]
-        axes.append(list(zip(places, _weights(length, size, starts), strict=True)))
-    return [
-        _Window((slice(None), *(place for place, _ in parts)), tuple(weight for _, weight in parts))
-        for parts in product(*axes)
-    ]
-
-
-def _chunks(rows: int, windows: list[list[_Window]], batch: int) -> Iterator[list[tuple[int, _Window]]]:
-    """(row, window) pairs, ``batch`` at a time."""
-    pairs = ((row, window) for row in range(rows) for window in windows[row % len(windows)])
-    while chunk := list(islice(pairs, batch)):
-        yield chunk
-
-
-def _cut(x: Tensor, chunk: Sequence[tuple[int, _Window]]) -> Tensor:
-    """The windows of a chunk as a batch."""
-    return torch.stack([x[row][window.place] for row, window in chunk])
-
-
-def _times(t: Tensor, chunk: Sequence[tuple[int, _Window]]) -> Tensor:
-    """Their times, where every row has its own."""
-    return t if t.ndim == 0 else t[[row for row, _ in chunk]]
-
-
-def _add(x: Tensor, parts: Tensor, chunk: Sequence[tuple[int, _Window]]) -> None:
-    """The adjoint of :func:`_cut`, in place."""
-    for (row, window), part in zip(chunk, parts, strict=True):
-        x[row][window.place] += part
-
-
-def _weighted(parts: Tensor, chunk: Sequence[tuple[int, _Window]]) -> Tensor:
-    return parts * torch.stack([window.weight for _, window in chunk]).unsqueeze(1).to(parts)
-
-
 class _Fusion(torch.autograd.Function):
     """Cut, denoise, weigh and add, chunk by chunk, in both directions."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, t: Tensor, prior: Prior, windows: list[list[_Window]], batch: int
+        ctx: Any, x: Tensor, t: Tensor, prior: Prior, windows: list[list[Window]], batch: int
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.t, ctx.prior, ctx.windows, ctx.batch = t, prior, windows, batch
         fused = torch.zeros_like(x)
-        for chunk in _chunks(len(x), windows, batch):
-            _add(fused, _weighted(prior.denoise(_cut(x, chunk), _times(t, chunk)), chunk), chunk)
+        for chunk in chunks_of(len(x), windows, batch):
+            add(fused, weighted(prior.denoise(cut(x, chunk), rows_of(t, chunk)), chunk), chunk)
         return fused
 
     @staticmethod
@@ -215,10 +125,57 @@ class _Fusion(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         gradient = torch.zeros_like(x)
-        for chunk in _chunks(len(x), ctx.windows, ctx.batch):
-            cut = _cut(x, chunk)
+        for chunk in chunks_of(len(x), ctx.windows, ctx.batch):
+            part = cut(x, chunk)
             with torch.enable_grad():
-                estimates = ctx.prior.denoise(cut.requires_grad_(), _times(ctx.t, chunk))
-            (back,) = torch.autograd.grad(estimates, cut, _weighted(_cut(slope, chunk), chunk))
-            _add(gradient, back, chunk)
+                estimates = ctx.prior.denoise(part.requires_grad_(), rows_of(ctx.t, chunk))
+            (back,) = torch.autograd.grad(estimates, part, weighted(cut(slope, chunk), chunk))
+            add(gradient, back, chunk)
         return gradient, None, None, None, None
+
+
+class TiledNetwork(nn.Module):
+    """The network of an inference model, on windows of images of any size, fused as :class:`TiledPrior` does.
+
+    Args:
+        network: called as network(channels, t, s, problem=...) on windows; what looks at the problem itself
+            (InvFusion) sees the whole image, never a window, and is refused.
+        window: the size it wants along each spatial axis.
+        batch: windows at a time.
+    """
+
+    def __init__(self, network: nn.Module, window: tuple[int, ...], batch: int = 16) -> None:
+        super().__init__()
+        if any(isinstance(part, InvFusion) for part in network.modules()):
+            raise ValueError(
+                "an inference model with InvFusion applies the operator inside its network, to whole images: "
+                f"it serves images of {' x '.join(map(str, window))} pixels only. Use a model with "
+                "--conditioning palette or gradient for other sizes, or none"
+            )
+        self.network, self.window, self.batch = network, window, batch
+
+    def forward(
+        self, channels: Tensor, t: Tensor, s: Tensor, problem: InverseProblem | None = None
+    ) -> Tensor:
+        """The windows' outputs, fused: (B, outputs, *spatial)."""
+        spatial, x = channels.shape[2:], continued(channels, self.window)
+        windows = [windows_of(x.shape[2:], self.window, min(self.window) // 2, (0.0,) * len(spatial))]
+        fused = None
+        for chunk in chunks_of(len(x), windows, self.batch):
+            parts = self.network(cut(x, chunk), rows_of(t, chunk), rows_of(s, chunk))
+            if fused is None:
+                fused = parts.new_zeros(len(x), parts.shape[1], *x.shape[2:])
+            add(fused, weighted(parts, chunk), chunk)
+        assert fused is not None
+        return cut_back(fused, spatial, self.window)
+
+
+def tiled_model(model: InferenceModel, window: tuple[int, ...], batch: int = 16) -> InferenceModel:
+    """An inference model for windows as one for images of any size; its weights are shared, not copied."""
+    tiled = InferenceModel(
+        TiledNetwork(model.network, window, batch), model.conditioning, False, model.data_variance
+    )
+    tiled.gate = model.gate
+    if (check := model.check_prior) is not None:
+        tiled.check_prior = lambda prior: check(prior.prior if isinstance(prior, TiledPrior) else prior)
+    return tiled.eval()

@@ -1,0 +1,215 @@
+r"""Settings of the samplers a practitioner chooses between: a front of quality against cost.
+
+A front is a list of settings, each with what it scores and what it costs in passes of the denoiser, backwards
+through it and passes of the inference model. A model folder may hold its own, measured, as ``fronts.json``:
+
+.. code-block:: json
+
+    [{"settings": {"num_steps": 50, "gradient_steps_start": 1, "minimizer": "whitened"},
+      "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
+
+``settings`` are those of :class:`Settings`, what is left out has its default there; ``score`` is LPIPS, lower
+is better; ``task``, which may be left out, is the measurement the score belongs to. The folder of the
+inference model is asked, or that of the prior where there is none. Without the file these are used:
+
+==========  =================================  ============================================================
+quality     MGDM, whitened gradient            LAVPS, safeguarded
+==========  =================================  ============================================================
+fast        K = 25, one gradient a step        K = 25, no gradient
+balanced    K = 50, one gradient a step        K = 50, no gradient
+best        K = 100, two gradients a step      K = 100, one whitened gradient a step, warm start in the last
+                                               30 % of the time
+==========  =================================  ============================================================
+"""
+
+from __future__ import annotations
+
+__all__ = ["FRONTS", "FrontEntry", "Quality", "Settings", "front_for", "of_quality", "read_fronts"]
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ..initializers import WarmStartModel
+from ..minimizers import Adam, Minimizer, WhitenedGradient
+from ..priors import Prior
+from ..samplers import LAVPS, MGDM
+
+Quality = Literal["fast", "balanced", "best"]
+_RATES = {"whitened": 1.0, "adam": 0.03}
+FRONTS = "fronts.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of MGDM and LAVPS as plain JSON values: they pickle, and a manifest holds them.
+
+    Attributes:
+        num_steps: K.
+        gradient_steps_start: G_start, outside the window.
+        gradient_steps_end: G_end, inside; default G_start.
+        r_switch: the window is t <= 1 - r_switch; an inference model is asked inside.
+        minimizer: "whitened" (:class:`~lavps.WhitenedGradient`) or "adam".
+        learning_rate: the whitened gradient's step size (default 1), or Adam's learning rate (default .03).
+        safeguard: fall back to the zero-shot start where a model's prediction is worse.
+    """
+
+    num_steps: int = 50
+    gradient_steps_start: int = 1
+    gradient_steps_end: int | None = None
+    r_switch: float = 0.0
+    minimizer: Literal["whitened", "adam"] = "whitened"
+    learning_rate: float | None = None
+    safeguard: bool = True
+
+    def __post_init__(self) -> None:
+        if self.minimizer not in _RATES:
+            raise ValueError(f"minimizer must be one of {', '.join(_RATES)}, got {self.minimizer!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """The inverse of :meth:`to_dict`; what is left out has its default."""
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(set(values) - set(known)):
+            raise ValueError(f"there is no setting {', '.join(unknown)}: known are {', '.join(known)}")
+        return cls(**values)
+
+    def sampler(self, prior: Prior, model: WarmStartModel | None = None) -> MGDM:
+        """MGDM, or LAVPS where there is an inference model."""
+        rate = _RATES[self.minimizer] if self.learning_rate is None else self.learning_rate
+        minimizer: Minimizer = Adam(rate) if self.minimizer == "adam" else WhitenedGradient(rate)
+        options: dict[str, Any] = {
+            "num_steps": self.num_steps,
+            "gradient_steps_start": self.gradient_steps_start,
+            "gradient_steps_end": self.gradient_steps_end,
+            "r_switch": self.r_switch,
+            "minimizer": minimizer,
+        }
+        if model is None:
+            return MGDM(prior, **options)
+        return LAVPS(prior, model, safeguard=self.safeguard, **options)
+
+    def cost(self, amortized: bool) -> tuple[int, int, int]:
+        """Forwards, backwards and model passes of a run, if the safeguard keeps every warm start."""
+        forwards, backwards, passes = 1, 0, 0
+        end = self.gradient_steps_start if self.gradient_steps_end is None else self.gradient_steps_end
+        for k in range(2, self.num_steps):
+            inside = k / self.num_steps <= 1.0 - self.r_switch + 1e-9
+            gradients = end if inside else self.gradient_steps_start
+            backwards += gradients
+            if amortized and inside and self.safeguard:
+                # The two evaluations are the first gradient's forward, or the last denoising, at once.
+                forwards += 2 + gradients if gradients else 2
+            else:
+                forwards += gradients + 1
+            passes += int(amortized and inside)
+        return forwards, backwards, passes
+
+
+@dataclass(frozen=True)
+class FrontEntry:
+    """Settings, what they score and what they cost.
+
+    Attributes:
+        settings: of the sampler.
+        score: LPIPS, lower is better; None where it was not measured.
+        forwards: of the denoiser, a sample.
+        backwards: through the denoiser, a sample.
+        model_forwards: of the inference model, a sample.
+        task: the measurement it was measured on; None serves all.
+    """
+
+    settings: Settings
+    score: float | None
+    forwards: float
+    backwards: float
+    model_forwards: float
+    task: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings, amortized: bool) -> FrontEntry:
+        """An entry that nobody has scored, its cost counted."""
+        return cls(settings, None, *settings.cost(amortized))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FrontEntry:
+        """An entry of ``fronts.json``."""
+        return cls(
+            Settings.from_dict(values["settings"]),
+            float(values["score"]),
+            float(values["forwards"]),
+            float(values["backwards"]),
+            float(values["model_forwards"]),
+            values.get("task"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, as ``fronts.json`` has them."""
+        return asdict(self)
+
+
+_DEFAULTS: dict[bool, tuple[Settings, ...]] = {
+    False: (
+        Settings(num_steps=25, gradient_steps_start=1),
+        Settings(num_steps=50, gradient_steps_start=1),
+        Settings(num_steps=100, gradient_steps_start=2),
+    ),
+    True: (
+        Settings(num_steps=25, gradient_steps_start=0),
+        Settings(num_steps=50, gradient_steps_start=0),
+        Settings(num_steps=100, gradient_steps_start=1, gradient_steps_end=1, r_switch=0.7),
+    ),
+}
+
+
+def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
+    """The measured front in a model folder for a task, best score last; empty where there is none.
+
+    Raises:
+        ValueError: the file is not of the format above.
+    """
+    file = Path(folder) / FRONTS
+    if not file.is_file():
+        return []
+    try:
+        entries = [FrontEntry.from_dict(values) for values in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file} is no list of settings with score and costs: {error!r}") from error
+    own = [entry for entry in entries if entry.task == task]
+    entries = own or [entry for entry in entries if entry.task is None]
+    return sorted(entries, key=lambda entry: -float(entry.score or 0.0))
+
+
+def front_for(folder: str | Path, amortized: bool, task: str | None) -> list[FrontEntry]:
+    """The settings to choose from, best last: those measured for a model, or the table above."""
+    measured = read_fronts(folder, task)
+    return measured or [FrontEntry.of(settings, amortized) for settings in _DEFAULTS[amortized]]
+
+
+def of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
+    """The cheapest entry of a front, its best, or a balance.
+
+    Balanced is the middle of a front without scores, else the cheapest whose score has at least three
+    quarters of the way from the worst to the best.
+    """
+    if quality not in get_args(Quality):
+        raise ValueError(f"quality must be one of {', '.join(get_args(Quality))}, got {quality!r}")
+
+    def passes(entry: FrontEntry) -> float:
+        return entry.forwards + 2 * entry.backwards + entry.model_forwards
+
+    if quality == "best":
+        return front[-1]
+    if quality == "fast":
+        return min(front, key=passes)
+    scores = [entry.score for entry in front if entry.score is not None]
+    if not scores:
+        return front[len(front) // 2]
+    enough = min(scores) + 0.25 * (max(scores) - min(scores))
+    return min((entry for entry in front if entry.score is not None and entry.score <= enough), key=passes)

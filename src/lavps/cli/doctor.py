@@ -37,7 +37,7 @@ _EXTRAS = {
     "demo": ("gradio",),
 }
 _CORE = ("numpy", "pillow", "safetensors", "tqdm", "tyro")
-# In standard deviations of the posterior: 32 samples come to 0.2, the prior's mean without a measurement to 3.
+# In standard deviations of the posterior: 32 samples come to 0.2, the prior without a measurement to 3.
 _TOLERANCE = 0.5
 
 

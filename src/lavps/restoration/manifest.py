@@ -120,4 +120,6 @@ def verdict(chi_square: Sequence[float], noise: float) -> str:
             f"follows the measurement more closely than its noise: the misfit is {level:.3g} of what noise "
             f"{noise:g} explains. The noise looks overstated: try {noise * max(level, 1e-6) ** 0.5:.2g}"
         )
-    return f"explains the measurement: the misfit is {level:.3g} times the noise's, near the 1 of a good fit"
+    return (
+        f"explains the measurement: its misfit is {level:.3g} in units of the noise's variance, 1 being ideal"
+    )

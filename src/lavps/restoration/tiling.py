@@ -159,6 +159,7 @@ class TiledNetwork(nn.Module):
     ) -> Tensor:
         """The windows' outputs, fused: (B, outputs, *spatial)."""
         spatial, x = channels.shape[2:], continued(channels, self.window)
+        t, s = t.expand(len(x)), s.expand(len(x))
         windows = [windows_of(x.shape[2:], self.window, min(self.window) // 2, (0.0,) * len(spatial))]
         fused = None
         for chunk in chunks_of(len(x), windows, self.batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -17,6 +18,9 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
 
 
 COMMANDS = re.findall(r"^lavps (train .*)$", README.read_text(), re.M)
+ON_FILES = re.findall(r"^lavps ((?:degrade|restore|replay|doctor).*)$", README.read_text(), re.M)
+# Few steps, where a model says which settings are good for it.
+FRONT = [{"settings": {"num_steps": 4}, "score": 0.1, "forwards": 5, "backwards": 2, "model_forwards": 2}]
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +34,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         for command in COMMANDS:
             main([*command.split(), "--steps", "2", "--batch-size", "2", "--warmup-steps", "1", "--cpu"])
+    for model in ("prior", "sr4"):
+        (folder / "runs" / model / "model" / "fronts.json").write_text(json.dumps(FRONT))
+    Image.fromarray(pixels.numpy()[:16, :16]).save(folder / "photo.png")
+    Image.new("L", (16, 16), 255).save(folder / "mask.png")
     return folder
 
 
@@ -53,6 +61,15 @@ def test_an_example_runs(
         assert all(float(line.split()[2].rstrip(",")) < 0.12 for line in lines), lines
 
 
+def test_the_commands_on_files_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+    for command in ON_FILES:
+        main(command.split())
+    assert (trained / "restored" / "photo-comparison.png").is_file()
+    assert (trained / "restored" / "3.npy").is_file()
+
+
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
+    assert [command.split()[0] for command in ON_FILES].count("restore") == 4
     assert [command.split()[1] for command in COMMANDS] == ["prior", "inference"]

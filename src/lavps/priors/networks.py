@@ -139,7 +139,8 @@ class EDMPrior:
         self.network = _in_eval_mode(network)
         self.schedule: Schedule = VE() if schedule is None else schedule
         self.sigma_data = sigma_data
-        self.weights_hash: str | None = None  # where known from a checkpoint
+        self.weights_hash: str | None = None  # where known from a checkpoint, as is the next
+        self.image_shape: tuple[int, ...] | None = None
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """c_skip x + c_out F(c_in x, log(sigma) / 4)."""

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 _FORMAT = 1
-# A sampler's own bias moves the misfit of a fitting model by a quarter; these are far beyond.
-_FAR_ABOVE, _FAR_BELOW = 2.0, 0.5
+# A sampler of few steps doubles the misfit of a model that fits; these are far beyond.
+_FAR_ABOVE, _ABOVE, _FAR_BELOW = 3.0, 1.5, 0.5
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,17 @@ def model_record(path: str | None, digest: str | None, folder: Path) -> dict[str
 def verdict(chi_square: Sequence[float], noise: float) -> str:
     """What the misfits of the samples, in units of the noise's variance, say in plain words."""
     level = sum(chi_square) / len(chi_square)
+    measured = f"its misfit is {level:.3g} in units of the noise's variance, 1 being ideal"
     if level > _FAR_ABOVE:
         return (
-            f"does not explain the measurement: the misfit is {level:.3g} times what noise {noise:g} "
-            "explains. The operator or the prior does not fit this file, or the noise is understated"
+            f"does not explain the measurement: {measured}. The operator or the prior does not fit this "
+            f"file, or its noise is more than {noise:g}"
         )
     if level < _FAR_BELOW:
         return (
-            f"follows the measurement more closely than its noise: the misfit is {level:.3g} of what noise "
-            f"{noise:g} explains. The noise looks overstated: try {noise * max(level, 1e-6) ** 0.5:.2g}"
+            f"follows the measurement more closely than its noise: {measured}. The noise {noise:g} looks "
+            f"overstated: try {noise * max(level, 1e-6) ** 0.5:.2g}"
         )
-    return (
-        f"explains the measurement: its misfit is {level:.3g} in units of the noise's variance, 1 being ideal"
-    )
+    if level > _ABOVE:
+        return f"roughly explains the measurement: {measured}. A better quality comes nearer"
+    return f"explains the measurement: {measured}"

@@ -170,9 +170,16 @@ class Bench:
             bridged = lavps.MGDM(self.prior, gradient_steps_start=steps, renoise="bridge")
             self.judge("re-noise by bridge", f"MGDM, Adam, K=100, G={steps}", task, bridged)
 
-    def warm(self, group: str, task: Task, model: InferenceModel, windows: tuple[float, ...] = ()) -> None:
-        """LAVPS by window, gradient steps, number of steps and safeguard."""
-        cost = self.trainings[-1]["relative_cost"]
+    def warm(
+        self,
+        group: str,
+        task: Task,
+        model: InferenceModel,
+        windows: tuple[float, ...] = (),
+        cost: float | None = None,
+    ) -> None:
+        """LAVPS by window, gradient steps, number of steps and safeguard; default the model trained last."""
+        cost = self.trainings[-1]["relative_cost"] if cost is None else cost
         for window in windows:
             for steps in (0, 1):
                 sampler = lavps.LAVPS(
@@ -203,6 +210,8 @@ def ablate(bench: Bench, task: Task, mgdm: lavps.MGDM, family: OperatorFamily) -
         likelihood_step=False,
     )
     bench.warm("LAVPS, gradient channel", task, told)
+    alone = safeguard.untrained(bench.prior)
+    bench.warm("LAVPS, likelihood step alone", task, alone, cost=bench.relative_cost(alone))
 
 
 def run_task(bench: Bench, task: Task, config: Config) -> InferenceModel:
@@ -246,7 +255,7 @@ def run_mixture(size: int, config: Config) -> tuple[Bench, dict[str, list[dict[s
             bench.judge("out of distribution", name, "inpainting", replace(stranger, safeguard=False), cost)
     more = {"verdicts": [safeguard.verdicts(bench.prior, bench.problems, models) | {"mixture": bench.name}]}
     if size == min(MIXTURES):  # its Monte-Carlo reference takes its time
-        found = safeguard.nonlinear(bench.prior, models, bench.observations, config.samples)
+        found = safeguard.nonlinear(bench.prior, models, config.samples)
         more["nonlinear"] = [found | {"mixture": bench.name}]
     return bench, more
 

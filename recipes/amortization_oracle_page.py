@@ -23,6 +23,7 @@ VARIANTS = {
     "LAVPS, Palette alone": "Palette alone (the paper's)",
     "LAVPS, gradient channel": "Palette and the likelihood-gradient channel",
     "LAVPS, on-policy contexts": "default, contexts rolled out two steps with the model itself",
+    "LAVPS, likelihood step alone": "the likelihood step alone, no network, no training",
     "LAVPS, family of masks": "default, trained on a family of masks",
 }
 

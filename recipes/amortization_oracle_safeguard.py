@@ -8,23 +8,36 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import lavps
 from lavps.amortization import ContextSource, InferenceModel
 from lavps.evaluation import sliced_wasserstein, tempered_posterior
+from lavps.networks import MLPConfig, build_seeded
 from lavps.operators import CallableOperator
 from lavps.operators.families import FixedOperator
 from lavps.random import NoiseStreams, Purpose
 from lavps.variational import Context, DiagonalGaussian
 
 REFERENCE_DRAWS = 128
+NONLINEAR_OBSERVATIONS = 4
 RULES = {
     "common noise, closed-form KL (ours)": (True, True),
     "independent noise, closed-form KL": (False, True),
     "common noise, single-sample KL": (True, False),
     "independent noise, single-sample KL (the authors')": (False, False),
 }
+
+
+def untrained(prior: lavps.GaussianMixturePrior) -> InferenceModel:
+    """The likelihood step alone: a model whose network, still untrained, adds nothing, with an open shortcut."""
+    network = MLPConfig(prior.shape, InferenceModel.in_channels(1, ()), 2, width=8, depth=1, second_time=True)
+    model = InferenceModel(build_seeded(network.to_dict(), 0), ())
+    assert isinstance(model.gate, nn.Sequential)
+    last = model.gate[-1]
+    assert isinstance(last, nn.Linear)
+    nn.init.ones_(last.bias)
+    return model.eval()
 
 
 def log_density(q: DiagonalGaussian, x: Tensor) -> Tensor:
@@ -101,7 +114,7 @@ def verdicts(
 
 
 def nonlinear(
-    prior: lavps.GaussianMixturePrior, models: dict[str, InferenceModel], observations: int, samples: int
+    prior: lavps.GaussianMixturePrior, models: dict[str, InferenceModel], samples: int
 ) -> dict[str, Any]:
     """A random nonlinear operator, y = tanh(2 W x): SW2 to a sequential Monte-Carlo reference, beside MGDM's."""
     pixels = prior.shape[-1] * prior.shape[-2]
@@ -113,6 +126,7 @@ def nonlinear(
     def measure(x: Tensor) -> Tensor:
         return torch.tanh(2 * x.flatten(1) @ weight.to(x).T)
 
+    observations = NONLINEAR_OBSERVATIONS
     truth = prior.sample(observations, seed=3)
     operator = CallableOperator(measure, prior.shape, linear=False)
     problem = lavps.InverseProblem.simulate(truth, operator, lavps.GaussianNoise(0.05))
@@ -130,9 +144,11 @@ def nonlinear(
     for label, minimizer in (("Adam", lavps.Adam()), ("whitened", lavps.WhitenedGradient())):
         for steps in (1, 3):
             settings: dict[str, Any] = {"gradient_steps_start": steps, "minimizer": minimizer}
+            starts = {f"{task} model": model for task, model in models.items()}
+            starts["likelihood step alone"] = untrained(prior)
             samplers = {"MGDM": lavps.MGDM(prior, **settings)} | {
-                f"{task} model, safeguarded": lavps.LAVPS(prior, model, **settings)
-                for task, model in models.items()
+                f"{name}, safeguarded": lavps.LAVPS(prior, model, **settings)
+                for name, model in starts.items()
             }
             for name, sampler in samplers.items():
                 posterior = sampler.sample(problem, samples)

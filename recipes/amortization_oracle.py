@@ -26,6 +26,7 @@ import lavps
 from lavps.amortization import ContextSource, InferenceModel, InferenceTask
 from lavps.amortization.trainer import TrainerConfig, train
 from lavps.evaluation import exact_samples, oracle_mixture, oracle_problem, score
+from lavps.initializers import WarmStartModel
 from lavps.networks import Conditioning, LikelihoodGradient, MLPConfig, Palette, build_seeded
 from lavps.operators.families import FixedOperator, OperatorFamily, RandomPixels
 from lavps.samplers import Sampler
@@ -110,7 +111,7 @@ class Bench:
         )  # fmt: skip
         return model
 
-    def relative_cost(self, model: InferenceModel) -> float:
+    def relative_cost(self, model: WarmStartModel) -> float:
         """Time of a pass of the model over that of the denoiser, at the batch used, interleaved; the median."""
         rows = self.observations * self.config.samples
         family = FixedOperator(self.problems["sr4"].operator)
@@ -174,7 +175,7 @@ class Bench:
         self,
         group: str,
         task: Task,
-        model: InferenceModel,
+        model: WarmStartModel,
         windows: tuple[float, ...] = (),
         cost: float | None = None,
     ) -> None:
@@ -210,7 +211,7 @@ def ablate(bench: Bench, task: Task, mgdm: lavps.MGDM, family: OperatorFamily) -
         likelihood_step=False,
     )
     bench.warm("LAVPS, gradient channel", task, told)
-    alone = safeguard.untrained(bench.prior)
+    alone = lavps.LikelihoodStep()
     bench.warm("LAVPS, likelihood step alone", task, alone, cost=bench.relative_cost(alone))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lavps
 from lavps.amortization import ContextSource, InferenceModel
 from lavps.evaluation import sliced_wasserstein, tempered_posterior
-from lavps.networks import MLPConfig, build_seeded
+from lavps.initializers import WarmStartModel
 from lavps.operators import CallableOperator
 from lavps.operators.families import FixedOperator
 from lavps.random import NoiseStreams, Purpose
@@ -27,17 +27,6 @@ RULES = {
     "common noise, single-sample KL": (True, False),
     "independent noise, single-sample KL (the authors')": (False, False),
 }
-
-
-def untrained(prior: lavps.GaussianMixturePrior) -> InferenceModel:
-    """The likelihood step alone: a model whose network, still untrained, adds nothing, with an open shortcut."""
-    network = MLPConfig(prior.shape, InferenceModel.in_channels(1, ()), 2, width=8, depth=1, second_time=True)
-    model = InferenceModel(build_seeded(network.to_dict(), 0), ())
-    assert isinstance(model.gate, nn.Sequential)
-    last = model.gate[-1]
-    assert isinstance(last, nn.Linear)
-    nn.init.ones_(last.bias)
-    return model.eval()
 
 
 def log_density(q: DiagonalGaussian, x: Tensor) -> Tensor:
@@ -144,8 +133,8 @@ def nonlinear(
     for label, minimizer in (("Adam", lavps.Adam()), ("whitened", lavps.WhitenedGradient())):
         for steps in (1, 3):
             settings: dict[str, Any] = {"gradient_steps_start": steps, "minimizer": minimizer}
-            starts = {f"{task} model": model for task, model in models.items()}
-            starts["likelihood step alone"] = untrained(prior)
+            starts: dict[str, WarmStartModel] = {f"{task} model": model for task, model in models.items()}
+            starts["likelihood step alone"] = lavps.LikelihoodStep()
             samplers = {"MGDM": lavps.MGDM(prior, **settings)} | {
                 f"{name}, safeguarded": lavps.LAVPS(prior, model, **settings)
                 for name, model in starts.items()

@@ -6,8 +6,9 @@ import torch
 
 import lavps
 from lavps.initializers import Safeguarded, WarmStart, ZeroShot
+from lavps.operators import Identity
 from lavps.priors import MeteredPrior
-from lavps.variational import Context, DiagonalGaussian
+from lavps.variational import Context, DiagonalGaussian, Objective
 from test_variational import context, objective
 
 
@@ -103,3 +104,27 @@ def test_a_prediction_that_is_not_finite_loses() -> None:
         assert start.q.mean.isfinite().all()
         if differentiable:
             assert start.gradient.mean.isfinite().all()
+
+
+def test_a_likelihood_step_solves_the_inner_problem_of_independent_pixels() -> None:
+    shape, v = (1, 2, 3), 0.25
+    prior = lavps.GaussianPrior(torch.zeros(shape), v * torch.eye(6), lavps.Flow())
+    x_t, y = (torch.randn(3, *shape, generator=torch.Generator().manual_seed(i)).double() for i in (0, 1))
+    problem = lavps.InverseProblem(y, Identity(), lavps.GaussianNoise(0.3))
+    s, t = (torch.tensor(time, dtype=torch.float64) for time in (0.5, 0.6))
+    x_0 = x_t
+    for _ in range(200):  # the x_0 that the denoiser sees in the bridge's own mean
+        c = Context(x_0, x_t, s, t, problem, prior.schedule)
+        x_0 = prior.denoise(c.bridge.mean, s)
+    exact = Objective(prior, c, lambda index: torch.zeros_like(x_t))
+    solved = exact.gradient(lavps.LikelihoodStep(v)(c)).mean
+    assert float(solved.abs().max()) < 1e-6 < 0.1 < float(exact.gradient(c.bridge).mean.abs().max())
+
+
+def test_a_likelihood_step_asks_the_denoiser_for_nothing_and_keeps_rows_apart() -> None:
+    c = context()
+    q = lavps.LikelihoodStep()(c)
+    assert not torch.equal(q.mean, c.bridge.mean)
+    assert torch.equal(q.log_std, c.bridge.log_std.expand_as(q.mean))
+    alone = lavps.LikelihoodStep()(replace(c, x_0=c.x_0[1:2], x_t=c.x_t[1:2], problem=c.problem[1]))
+    torch.testing.assert_close(alone.mean, q.mean[1:2])

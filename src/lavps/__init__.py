@@ -16,6 +16,7 @@ from .amortization import (
     load_inference_model,
     load_prior,
 )
+from .initializers import LikelihoodStep
 from .minimizers import Adam, WhitenedGradient
 from .priors import EDMPrior, GaussianMixturePrior, GaussianPrior, NetworkPrior, Prior, Ranged, Rescheduled
 from .problem import GaussianNoise, InverseProblem, PoissonNoise, Unconditional, exact_posterior
@@ -46,6 +47,7 @@ __all__ = [
     "GaussianPrior",
     "InferenceModel",
     "InverseProblem",
+    "LikelihoodStep",
     "NetworkPrior",
     "PoissonNoise",
     "Posterior",

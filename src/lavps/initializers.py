@@ -1,7 +1,8 @@
 r"""Where the inner optimisation starts: zero-shot, warm, or the better of the two.
 
 - :class:`ZeroShot`: the bridge :math:`q(x_s | x_0, x_t)`, as MGDM and MGPS do.
-- :class:`WarmStart`: what an inference model (or any callable) predicts from the context.
+- :class:`WarmStart`: what an inference model (or any callable) predicts from the context;
+  :class:`LikelihoodStep` is such a callable that needs no training.
 - :class:`Safeguarded`: per sample, the warm start if its loss is no higher than the zero-shot start's, both
   evaluated with the same noise z (the paper's Algorithm 2, lines 10-12). Common random numbers make the
   verdict sharp: the noise of the two losses nearly cancels in their difference.
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 __all__ = [
     "Initializer",
+    "LikelihoodStep",
     "Safeguarded",
     "Start",
     "WarmStart",
     "WarmStartModel",
     "ZeroShot",
     "amortized",
+    "likelihood_step",
     "require_fit",
 ]
 
@@ -28,6 +31,7 @@ import torch
 from torch import Tensor
 
 from .priors import Prior
+from .transitions import per_sample
 from .variational import (
     Context,
     DiagonalGaussian,
@@ -153,6 +157,54 @@ class Safeguarded:
             gradient.mean.index_copy(0, fallen, fresh.mean),
             gradient.log_std.index_copy(0, fallen, fresh.log_std),
         )
+
+
+@torch.no_grad()
+def likelihood_step(context: Context, data_variance: float = 0.25) -> tuple[Tensor, Tensor]:
+    r"""The step of the mean, in units of the bridge's spread, that guidance would take were D linear.
+
+    .. math:: u(c) = \sigma_b J A^T W (y - A x_0) / (1 + \sigma_b^2 J^2 h), \qquad
+        J = \alpha_s v / (\alpha_s^2 v + \sigma_s^2),
+
+    W the noise's precision, h the likelihood's curvature at x_0, v the variance of the data, J the slope of
+    the denoiser at s of independent pixels of this variance: no pass of the denoiser, forward or backward.
+
+    Args:
+        context: c, B rows.
+        data_variance: v; 1/4 suits images in [-1, 1].
+
+    Returns:
+        u (B, C, *spatial) and the stiffness :math:`1 + \sigma_b^2 J^2 h` (B,).
+    """
+    problem, x_0, v = context.problem, context.x_0.detach(), data_variance
+    alpha, sigma = context.schedule.alpha(context.s), context.schedule.sigma(context.s)
+    slope = per_sample(alpha * v / (alpha.square() * v + sigma.square()), x_0)
+    prediction = problem.operator(x_0)
+    weight = problem.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
+    residual = weight * problem.residual(prediction)
+    reach = context.bridge.log_std.exp() * slope
+    stiffness = 1.0 + reach.reshape(-1).square() * problem.curvature(x_0)
+    return reach / per_sample(stiffness, x_0) * problem.operator.vjp(x_0, residual), stiffness
+
+
+@dataclass(frozen=True)
+class LikelihoodStep:
+    """A warm start without training: the bridge, moved by :func:`likelihood_step`.
+
+    ``LAVPS(prior, LikelihoodStep(), gradient_steps_start=0, safeguard=False)`` never differentiates the
+    denoiser. With many steps it is hard to beat; with few, where the stride from t to s is long, a trained
+    model is better (the amortization benchmark has the numbers).
+
+    Args:
+        data_variance: v; 1/4 suits images in [-1, 1].
+    """
+
+    data_variance: float = 0.25
+
+    def __call__(self, context: Context) -> DiagonalGaussian:
+        """The bridge with its mean moved by u(c)."""
+        bridge, (step, _) = context.bridge, likelihood_step(context, self.data_variance)
+        return DiagonalGaussian(bridge.mean + bridge.log_std.exp() * step, bridge.log_std.expand_as(step))
 
 
 def amortized(model: WarmStartModel, safeguard: bool) -> Initializer:

@@ -64,6 +64,9 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
     "LAVPS-unguarded": lambda p: lavps.LAVPS(
         p, halfway, num_steps=K, gradient_steps_start=0, safeguard=False
     ),
+    "LAVPS-likelihood-step": lambda p: lavps.LAVPS(
+        p, lavps.LikelihoodStep(), num_steps=K, gradient_steps_start=0
+    ),
     "LAVPS-safeguarded-G0": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=0),
     "LAVPS-safeguarded-G2": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=2),
     "MGPS": lambda p: lavps.MGPS(p, num_steps=K, gradient_steps=2),

@@ -106,6 +106,16 @@ def test_a_solved_start_needs_no_gradient(task: str) -> None:
 
 
 @TASKS
+def test_a_likelihood_step_needs_neither_gradient_nor_training(task: str) -> None:
+    sampler = lavps.LAVPS(PRIOR, lavps.LikelihoodStep(), gradient_steps_start=0, safeguard=False)
+    assert (
+        judged(sampler, task).sw2 <= {"sr4": 0.055, "inpainting": 0.038}[task]
+    )  # MGDM's with G=20, plus .01
+    problem, _ = setting(task, 8)
+    assert sampler.sample(problem).trace.backwards == 0
+
+
+@TASKS
 def test_a_gaussian_posterior_is_met_in_mean_and_spread(task: str) -> None:
     mixture = oracle_mixture(components=1)
     prior = lavps.GaussianPrior(mixture.means.reshape(1, 8, 8), mixture.covariances[0])

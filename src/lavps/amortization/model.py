@@ -5,15 +5,11 @@ r"""The inference model: one forward pass that predicts where the inner problem 
 
 with :math:`m_b, \sigma_b` mean and standard deviation of the bridge. The residual of the mean is in units of
 the bridge's spread, which makes it of order one at every noise level; that of the spread is in its
-logarithm, so no variance is ever negative. u is the step that guidance would take were the denoiser linear,
-
-.. math:: u(c) = \sigma_b J A^T W (y - A x_0) / (1 + \sigma_b^2 J^2 h), \qquad
-    J = \alpha_s v / (\alpha_s^2 v + \sigma_s^2),
-
-W the noise's precision, h the likelihood's curvature, v the variance of the data; late in the run, where the
-denoiser is nearly the identity, it is most of the answer for *any* operator, and needs no pass of the
-denoiser. It is both a channel of the network and, times a gate, a shortcut to the output. All outputs
-start at zero: an untrained model *is* the zero-shot start.
+logarithm, so no variance is ever negative. u is the step that guidance would take were the denoiser linear
+(:func:`~lavps.initializers.likelihood_step`); late in the run, where the denoiser is nearly the identity, it
+is most of the answer for *any* operator, and needs no pass of the denoiser. It is both a channel of the
+network and, times a gate, a shortcut to the output. All outputs start at zero: an untrained model *is* the
+zero-shot start.
 """
 
 from __future__ import annotations
@@ -25,6 +21,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..initializers import likelihood_step
 from ..networks import Conditioning, conditioning_channels
 from ..networks.layers import zeroed
 from ..priors import Prior
@@ -77,7 +74,7 @@ class InferenceModel(nn.Module):
         t, s = (self._clock(time, x_t) for time in (context.t, context.s))
         bridge, step, gate = context.bridge, None, None
         if self.gate is not None:
-            step, stiffness = self._likelihood_step(context)
+            step, stiffness = likelihood_step(context, self.data_variance)
             scale = bridge.log_std.to(x_t).reshape(-1).float() / 4
             numbers = [s, t, scale, stiffness.float().log() / 8]
             gate = self.gate(torch.stack([n.expand(len(x_t)) for n in numbers], dim=1))
@@ -87,19 +84,6 @@ class InferenceModel(nn.Module):
         if step is not None and gate is not None:
             shift = shift + per_sample(gate[:, 0], step) * step
         return DiagonalGaussian(bridge.mean + bridge.log_std.exp() * shift, bridge.log_std + spread)
-
-    @torch.no_grad()
-    def _likelihood_step(self, context: Context) -> tuple[Tensor, Tensor]:
-        """u(c) (B, C, *spatial) and 1 + sigma_b^2 J^2 h (B,)."""
-        problem, x_0, v = context.problem, context.x_0.detach(), self.data_variance
-        alpha, sigma = context.schedule.alpha(context.s), context.schedule.sigma(context.s)
-        slope = per_sample(alpha * v / (alpha.square() * v + sigma.square()), x_0)
-        prediction = problem.operator(x_0)
-        weight = problem.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
-        residual = weight * problem.residual(prediction)
-        reach = context.bridge.log_std.exp() * slope
-        stiffness = 1.0 + reach.reshape(-1).square() * problem.curvature(x_0)
-        return reach / per_sample(stiffness, x_0) * problem.operator.vjp(x_0, residual), stiffness
 
     @staticmethod
     def _clock(time: Tensor, like: Tensor) -> Tensor:

@@ -191,9 +191,11 @@ def likelihood_step(context: Context, data_variance: float = 0.25) -> tuple[Tens
 class LikelihoodStep:
     """A warm start without training: the bridge, moved by :func:`likelihood_step`.
 
-    ``LAVPS(prior, LikelihoodStep(), gradient_steps_start=0, safeguard=False)`` never differentiates the
-    denoiser. With many steps it is hard to beat; with few, where the stride from t to s is long, a trained
-    model is better (the amortization benchmark has the numbers).
+    ``LAVPS(prior, LikelihoodStep(), gradient_steps_start=0)`` never differentiates the denoiser. It moves the
+    pixels that the measurement reaches, each by itself: enough for super-resolution or scattered missing
+    pixels and many steps (the amortization benchmark has the numbers). A large hole, whose content the
+    denoiser's off-diagonal derivatives tell, wants gradient steps or a trained model; and with few steps it
+    can overshoot: keep the safeguard.
 
     Args:
         data_variance: v; 1/4 suits images in [-1, 1].

@@ -77,7 +77,9 @@ def test_rows_and_counts_do_not_depend_on_the_batch(assets: Assets, tmp_path: Pa
     alone = assets.runner(assets.begin(tmp_path / "b"), batch_size=1).run(method)
     kept = [row["acceptance"] for row in alone]
     assert 0 < sum(kept) < len(kept)  # both verdicts occur, or the counts would be no test
-    assert (len({row["forwards"] for row in alone}) > 1) == (gradients > 0)
+    # Of the seven steps, one that fell back needs a new forward for its first gradient.
+    fallen = [round(7 * (1.0 - share)) if gradients else 0 for share in kept]
+    assert len({row["forwards"] - extra for row, extra in zip(alone, fallen, strict=True)}) == 1
     for ours, theirs in zip(together, alone, strict=True):
         for name in ("item", "forwards", "backwards", "model_forwards", "acceptance"):
             assert ours[name] == theirs[name], name

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-# In benchmarks/amortization_oracle.md models keep 87 % and more of their warm starts on what they were
+# In benchmarks/amortization_oracle.md models keep 86 % and more of their warm starts on what they were
 # trained for, and 72 % and less on operators they have never seen.
 _FAMILIAR = 0.75
 

@@ -506,3 +506,15 @@ def test_there_is_no_exact_posterior_for_nonlinear_operators_or_counts() -> None
     ):
         with pytest.raises(TypeError, match="linear operator and Gaussian noise"):
             exact_posterior(mixture(), InverseProblem.simulate(x, operator, noise))
+
+
+@pytest.mark.parametrize(
+    "operator", [AveragePool(2), Mask(torch.arange(16).reshape(4, 4) % 3 > 0), HDRClip()], ids=repr
+)
+def test_the_pull_is_the_gradient_of_a_gaussian_log_likelihood(operator: Operator) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, *SHAPE, generator=generator, dtype=torch.float64).requires_grad_()
+    y = operator(torch.zeros(3, *SHAPE, dtype=torch.float64))
+    problem = InverseProblem(y, operator, GaussianNoise(STDS))
+    (gradient,) = torch.autograd.grad(problem.log_likelihood(x).sum(), x)
+    torch.testing.assert_close(problem.pull(x.detach()), gradient)

@@ -179,12 +179,9 @@ def likelihood_step(context: Context, data_variance: float = 0.25) -> tuple[Tens
     problem, x_0, v = context.problem, context.x_0.detach(), data_variance
     alpha, sigma = context.schedule.alpha(context.s), context.schedule.sigma(context.s)
     slope = per_sample(alpha * v / (alpha.square() * v + sigma.square()), x_0)
-    prediction = problem.operator(x_0)
-    weight = problem.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
-    residual = weight * problem.residual(prediction)
     reach = context.bridge.log_std.exp() * slope
     stiffness = 1.0 + reach.reshape(-1).square() * problem.curvature(x_0)
-    return reach / per_sample(stiffness, x_0) * problem.operator.vjp(x_0, residual), stiffness
+    return reach / per_sample(stiffness, x_0) * problem.pull(x_0), stiffness
 
 
 @dataclass(frozen=True)

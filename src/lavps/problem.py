@@ -152,6 +152,16 @@ class InverseProblem:
         """What a prediction A(x) leaves unexplained of y, 0 where nothing was observed."""
         return self._observed(self.noise.residual(self.y, prediction))
 
+    def pull(self, x: Tensor) -> Tensor:
+        r"""Where the measurement pulls x: :math:`J^T W (y - A(x))`, (B, C, *spatial).
+
+        For Gaussian noise the gradient of the log-likelihood; else W, the residuals' precision, is taken as
+        constant.
+        """
+        prediction = self.operator(x)
+        weight = self.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
+        return self.operator.vjp(x, weight * self.residual(prediction))
+
     def chi_square(self, x: Tensor) -> Tensor:
         """Mean squared misfit in units of its expected value, per row (B,): 1 where x explains y."""
         prediction = self.operator(x)

@@ -32,7 +32,7 @@ SCHEDULES: dict[ScheduleName, Callable[[], Schedule]] = {"flow": Flow, "vp": VPL
 
 
 def _unet_tiny(in_channels: int, out_channels: int) -> UNetConfig:
-    """2.8 million parameters on patches of 4 x 4: a pass costs an eighth of unet-small's."""
+    """2.8 million parameters on patches of 4 x 4: a pass is cheap beside unet-small's."""
     return UNetConfig(
         in_channels, out_channels, patch=4, widths=(64, 128), depth=1, attention=(1,), condition_width=64
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 __all__ = ["Degrade"]
 
-import hashlib
 import io
 import json
 import sys
@@ -23,6 +22,7 @@ import numpy as np
 import tyro
 from torch import Tensor
 
+from ..amortization.hashes import file_hash
 from ..noise import GaussianNoise
 from ..operators.named import family_from
 from ..problem import InverseProblem
@@ -82,7 +82,7 @@ class Degrade:
         write_atomically(self.output / f"{file.stem}.npy", numbers.getvalue())
         record = {
             "image": file.name,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "sha256": file_hash(file),
             "item": item,
             "image_shape": list(x.shape),
             "measurement": f"{file.stem}.npy",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 __all__ = ["Replay"]
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 
+from ..amortization.hashes import file_hash
 from ..restoration.arrays import Drawn
 from ..restoration.job import Job, Workshop
 from ..restoration.manifest import Manifest, found, versions
@@ -119,5 +119,5 @@ class Replay:
 def _require_same(what: str, file: Path, sha256: str) -> None:
     if not file.is_file():
         raise FileNotFoundError(f"{what} is not at {file} any more: say where with --input, or put it back")
-    if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+    if file_hash(file) != sha256:
         raise ValueError(f"{what} {file} has changed since: its sha256 is not {sha256}")

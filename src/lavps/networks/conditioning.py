@@ -124,11 +124,7 @@ class LikelihoodGradient:
         """J^T W (y - A(x_0)) / lambda_max, 0 where the likelihood is flat; not differentiable in x_0."""
         problem, x_0 = context.problem, context.x_0.detach()
         with torch.no_grad():
-            prediction = problem.operator(x_0)
-            weight = problem.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
-            gradient = problem.operator.vjp(x_0, weight * problem.residual(prediction))
-            curvature = problem.curvature(x_0)
-        return _over(gradient, curvature)
+            return _over(problem.pull(x_0), problem.curvature(x_0))
 
 
 def _over(x: Tensor, size: Tensor) -> Tensor:

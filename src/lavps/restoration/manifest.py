@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["Manifest", "file_record", "found", "model_record", "verdict", "versions"]
 
-import hashlib
 import json
 import os
 import platform
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..amortization.hashes import file_hash
 
 _FORMAT = 1
 # A sampler of few steps doubles the misfit of a model that fits; these are far beyond.
@@ -85,7 +86,7 @@ def file_record(file: Path | None, folder: Path) -> dict[str, str] | None:
     """Where a file lies, seen from the folder of the manifest, and what is in it."""
     if file is None:
         return None
-    return {"path": _relative(file, folder), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+    return {"path": _relative(file, folder), "sha256": file_hash(file)}
 
 
 def found(path: str, folder: Path) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 import lavps
-from lavps.initializers import Safeguarded, WarmStart, ZeroShot
+from lavps.initializers import Remembered, Safeguarded, WarmStart, ZeroShot
 from lavps.operators import Identity
 from lavps.priors import MeteredPrior
 from lavps.variational import Context, DiagonalGaussian, Objective
@@ -47,6 +47,22 @@ def test_the_safeguard_decides_per_sample() -> None:
     assert start.accepted.tolist() == [True, False, True]
     torch.testing.assert_close(start.q.mean[1], problem.context.bridge.mean[1])
     torch.testing.assert_close(start.q.mean[0], mixed(problem.context).mean[0])
+
+
+def test_a_verdict_is_remembered_for_nothing() -> None:
+    prior = MeteredPrior(objective(context()).prior)
+    problem = objective(context(), prior)
+    verdict = torch.tensor([False, True, True])
+
+    def predict(c: Context) -> DiagonalGaussian:
+        mean = c.bridge.mean + 1.0
+        mean[2] = torch.nan
+        return DiagonalGaussian(mean, c.bridge.log_std)
+
+    start = Remembered(predict, verdict).start(problem, differentiable=True)
+    shift = (start.q.mean - problem.context.bridge.mean).flatten(1).mean(1)
+    torch.testing.assert_close(shift, torch.tensor([0.0, 1.0, 0.0]))  # the last is not finite
+    assert (prior.forwards, start.model_forwards, start.accepted) == (0, 1, None)
 
 
 def test_the_safeguard_compares_with_common_random_numbers() -> None:

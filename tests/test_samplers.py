@@ -49,6 +49,18 @@ def test_mgdm_spends_what_the_paper_says(options: dict[str, int], forwards: int,
         ({"gradient_steps_start": 1}, 295, 98),  # two evaluations, one of them the gradient's, one for x_0
         ({"gradient_steps_start": 1, "gradient_steps_end": 1, "r_switch": 0.7}, 226, 98),
         ({"gradient_steps_start": 0, "denoising_steps": 2}, 393, 0),
+        ({"gradient_steps_start": 0, "probe_every": 4}, 99 + 25, 0),  # k = 99, 96, 92, ..., 4 are judged
+        (
+            {
+                "gradient_steps_start": 0,
+                "gradient_steps_end": 1,
+                "r_switch": 0.7,
+                "r_model": 0.0,
+                "safeguard": False,
+            },
+            99 + 29,
+            29,
+        ),
     ],
 )
 def test_lavps_pays_for_no_evaluation_twice(options: dict[str, int], forwards: int, backwards: int) -> None:

@@ -6,6 +6,7 @@ r"""Where the inner optimisation starts: zero-shot, warm, or the better of the t
 - :class:`Safeguarded`: per sample, the warm start if its loss is no higher than the zero-shot start's, both
   evaluated with the same noise z (the paper's Algorithm 2, lines 10-12). Common random numbers make the
   verdict sharp: the noise of the two losses nearly cancels in their difference.
+- :class:`Remembered`: the choice that a :class:`Safeguarded` start made some steps ago, for nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 __all__ = [
     "Initializer",
     "LikelihoodStep",
+    "Remembered",
     "Safeguarded",
     "Start",
     "WarmStart",
@@ -157,6 +159,27 @@ class Safeguarded:
             gradient.mean.index_copy(0, fallen, fresh.mean),
             gradient.log_std.index_copy(0, fallen, fresh.log_std),
         )
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """The warm start where an earlier verdict was for it, else the bridge: no forward of the denoiser.
+
+    Args:
+        model: any callable from a :class:`~lavps.variational.Context` to a DiagonalGaussian.
+        verdict: (B,) whether a row's warm start was kept when the safeguard last judged.
+    """
+
+    model: WarmStartModel
+    verdict: Tensor
+
+    def start(self, objective: Objective, differentiable: bool) -> Start:
+        """q = model(c) where the verdict says so; a prediction that is not finite loses all the same."""
+        with torch.no_grad():
+            candidate = self.model(objective.context)
+        finite = (candidate.mean + candidate.log_std).flatten(1).isfinite().all(1)
+        q = DiagonalGaussian.where(self.verdict & finite, candidate, objective.context.bridge)
+        return Start(q, model_forwards=1)
 
 
 @torch.no_grad()

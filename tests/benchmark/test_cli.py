@@ -48,7 +48,7 @@ def test_the_five_commands(
     page = (folder / "report.html").read_text()
     results = json.loads((folder / "results.json").read_text())
     assert results["counts"] == {"validation": 2, "test": 3}
-    families = {"MGDM, Adam", "LAVPS, Adam", "Supervised"}
+    families = {"MGDM, Adam", "LAVPS", "Supervised"}
     assert {point["family"] for point in results["points"]["test"]} == families
     assert {match["family"] for match in results["matches"]} == families - {"MGDM, Adam"}
     assert all(match["candidate"] for match in results["matches"])  # with a margin of 1 all is as good

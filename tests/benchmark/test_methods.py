@@ -34,6 +34,15 @@ def test_a_method_survives_json_and_keeps_its_key() -> None:
         (Method("mgdm"), Method("mgdm", safeguard=False, step_size=7.0, solver_steps=9)),
         (Method("mgdm"), Method("mgdm", learning_rate=0.03, gradient_steps_end=1)),
         (Method("mgdm", r_switch=0.7), Method("mgdm", r_switch=0.9)),  # no window without G_end
+        (Method("lavps", model="a"), Method("lavps", model="a", r_model=0.0)),
+        (
+            Method("lavps", model="a", gradient_steps_start=0),
+            Method("lavps", model="a", gradient_steps_start=0, minimizer="whitened", learning_rate=0.5),
+        ),
+        (
+            Method("lavps", model="a", safeguard=False),
+            Method("lavps", model="a", safeguard=False, probe_every=4),
+        ),
         (Method("dps"), Method("dps", gradient_steps_start=3, minimizer="whitened")),
         (Method("mgps", minimizer="whitened"), Method("mgps", minimizer="whitened", learning_rate=1.0)),
     ],
@@ -47,11 +56,27 @@ def test_what_it_looks_at_is() -> None:
     changes: list[dict[str, object]] = [
         {}, {"num_steps": 50}, {"gradient_steps_start": 2}, {"gradient_steps_end": 0}, {"r_switch": 0.5},
         {"minimizer": "whitened"}, {"learning_rate": 0.01}, {"denoising_steps": 5}, {"renoise": "bridge"},
-        {"safeguard": False}, {"model": "b"},
+        {"safeguard": False}, {"r_model": 0.3}, {"probe_every": 4}, {"model": "b"},
     ]  # fmt: skip
     methods = [Method.from_settings(base | change) for change in changes]
     assert len({method.key for method in methods}) == len(methods)
     assert len({(method.family, method.label) for method in methods}) == len(methods) - 1  # all but "b"
+
+
+def test_groups_are_named_by_words_of_family_and_label() -> None:
+    method = Method("mgdm", num_steps=100, gradient_steps_end=3, r_switch=0.7)
+    assert method.is_of("MGDM")
+    assert method.is_of("MGDM, Adam")
+    assert method.is_of("MGDM, Adam, K=100")
+    assert not method.is_of("MGDM, whitened")
+    assert not method.is_of("MGDM, Adam, K=10")
+    assert not method.is_of("LAVPS")
+
+
+def test_the_step_without_training_is_a_model_by_name() -> None:
+    method = Method("lavps", model="likelihood-step", num_steps=4, gradient_steps_start=0)
+    assert method.family == "Likelihood step"
+    assert isinstance(method.build(network_prior(), lavps.LikelihoodStep()), lavps.LAVPS)
 
 
 def test_methods_build_the_samplers_they_describe() -> None:
@@ -92,7 +117,7 @@ def test_the_papers_grid_has_its_96_points() -> None:
     grid = paper_grid("lavps", "x")
     assert len({method.key for method in grid}) == 96
     assert {method.num_steps for method in grid} == {100}
-    assert {method.family for method in grid} == {"LAVPS, Adam"}
+    assert {method.family for method in grid} == {"LAVPS"}
     assert {method.settings()["gradient_steps_end"] for method in grid} == {0, 1, 3, 10}
     # Zero-shot, a window in which nothing changes is none.
     assert len({method.key for method in paper_grid("mgdm")}) == len(paper_grid("mgdm")) == 80

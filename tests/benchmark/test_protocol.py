@@ -81,7 +81,7 @@ def test_fronts_are_found_on_the_validation_images(benchmark: Benchmark) -> None
     found = fronts(benchmark)
     assert {family: [m.num_steps for m in methods] for family, methods in found.items()} == {
         "MGDM, Adam": [20, 40, 80],
-        "LAVPS, Adam": [10, 20, 30],
+        "LAVPS": [10, 20, 30],
     }
     assert [m.num_steps for m in fronts(benchmark, 2)["MGDM, Adam"]] == [20, 80]
     assert [m.num_steps for m in fronts(benchmark, 1)["MGDM, Adam"]] == [80]
@@ -113,7 +113,7 @@ def test_every_baseline_point_meets_the_cheapest_that_is_as_good(benchmark: Benc
     strict = {m["reference"]: m["candidate"] for m in conclude(benchmark, margin=0.0).matches}
     assert strict[mgdm(20).key] == lavps(20).key
     assert strict[mgdm(40).key] == lavps(30).key
-    other = conclude(benchmark, baseline="LAVPS, Adam").matches
+    other = conclude(benchmark, baseline="LAVPS").matches
     assert {match["family"] for match in other} == {"MGDM, Adam"}
 
 
@@ -129,7 +129,7 @@ def test_the_report_is_made_from_the_results_alone(benchmark: Benchmark) -> None
     page = write_report(benchmark).read_text()
     markdown = (benchmark.path / "report.md").read_text()
     for text in (page, markdown):
-        assert "LAVPS, Adam matches 2 of 3 points" in text
+        assert "LAVPS matches 2 of 3 points" in text
         for words in (
             "costs 2.00 to 3.00 times as much",
             "2.00x",

@@ -75,7 +75,9 @@ def test_rows_and_counts_do_not_depend_on_the_batch(assets: Assets, tmp_path: Pa
     together = assets.runner(assets.begin(tmp_path / "a"), batch_size=4).run(method)
     alone = assets.runner(assets.begin(tmp_path / "b"), batch_size=1).run(method)
     kept = [row["acceptance"] for row in alone]
-    assert sum(kept) < len(kept)  # some fall back, or the counts would be no test; how many depends on the processor
+    assert sum(kept) < len(
+        kept
+    )  # some fall back, or the counts would be no test; how many depends on the processor
     # Of the seven steps, one that fell back needs a new forward for its first gradient.
     fallen = [round(7 * (1.0 - share)) if gradients else 0 for share in kept]
     assert len({row["forwards"] - extra for row, extra in zip(alone, fallen, strict=True)}) == 1

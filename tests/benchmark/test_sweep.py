@@ -13,6 +13,7 @@ import pytest
 
 from benchmark.conftest import Assets
 from lavps.evaluation.benchmark import Benchmark, Method, Sweep
+from lavps.evaluation.benchmark.protocol import conclude
 from lavps.evaluation.benchmark.records import read_json
 from lavps.evaluation.benchmark.spaces import Choice, search_space
 
@@ -135,3 +136,26 @@ def test_a_method_that_diverges_fails_once(assets: Assets, tmp_path: Path) -> No
     assert [trial.state.name for trial in sweep._study.trials] == ["FAIL", "COMPLETE"]
     sweep.grid([wild, GRID[0]])
     assert len(sweep._study.trials) == 2
+
+
+def test_only_what_is_not_clearly_behind_is_run_on_all_images(assets: Assets, tmp_path: Path) -> None:
+    benchmark = assets.begin(tmp_path)
+    runner = assets.runner(benchmark, batch_size=2)
+    sweep = Sweep(benchmark, runner, "grid", screen=2, slack=0.0)
+    sweep.grid(GRID)
+    tried = {method.key: sweep.finished()[method.key] for method in GRID}
+    for method in GRID:
+        score, cost = tried[method.key]
+        on_front = all(score <= other for other, price in tried.values() if price <= cost)
+        assert len(benchmark.runs("validation").rows(method.key)) == (4 if on_front else 2)
+    counts = [len(benchmark.runs("validation").rows(method.key)) for method in GRID]
+    assert {2, 4} == set(counts)
+    results = conclude(benchmark)
+    assert len(results.points["validation"]) == counts.count(4)
+    assert len(results.points["screening"]) == counts.count(2)
+    # A study that screens nothing finishes the others, from where they stopped.
+    Sweep(benchmark, runner, "all").grid(GRID)
+    whole = assets.begin(tmp_path / "whole")
+    alone = assets.runner(whole, batch_size=2)
+    for method in GRID:
+        assert benchmark.runs("validation").rows(method.key) == alone.run(method)

@@ -93,6 +93,7 @@ class Sweeping(_Running):
     space: Literal["auto", "paper", "subset", "rival", "free"] = "auto"
     trials: int = 100  # of a free search, all processes and earlier runs together
     algorithm: Literal["tpe", "nsga2"] = "tpe"  # what proposes in a free search
+    screen: int | None = None  # images to try settings on; only those not clearly behind go on to all of them
 
     def run(self) -> None:
         """Add rows to validation/."""
@@ -104,7 +105,8 @@ class Sweeping(_Running):
             raise ValueError(f"{sampler} needs a model: give --model")
         lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
         runner = benchmark.runner("validation", models, lpips, batch_size=self.batch_size)
-        sweep = Sweep(benchmark, runner, f"{space} {sampler}" + (f" {model}" if model else ""))
+        name = f"{space} {sampler}" + (f" {model}" if model else "")
+        sweep = Sweep(benchmark, runner, name, screen=self.screen)
         if space == "free":
             sweep.search(sampler, model, self.trials, self.algorithm)
         else:
@@ -118,6 +120,7 @@ class Testing(_Running):
     """Measure the Pareto front of every family of methods again, on the test images."""
 
     most: int | None = None  # methods of a front, spread evenly in cost; default all of it
+    groups: tuple[str, ...] | None = None  # whose fronts: "MGDM", "MGDM, Adam, K=100"; default every family
     keep_images: int = 8  # restored images to keep, for the report
 
     def run(self) -> None:
@@ -127,7 +130,7 @@ class Testing(_Running):
         runner = benchmark.runner(
             "test", models, lpips, batch_size=self.batch_size, keep_images=self.keep_images
         )
-        chosen = fronts(benchmark, self.most)
+        chosen = fronts(benchmark, self.most, self.groups)
         if not chosen:
             raise ValueError(f"{self.folder} has nothing on its validation images yet: lavps bench sweep")
         for family, methods in chosen.items():
@@ -141,7 +144,7 @@ class _Comparing:
     """What a comparison at equal quality needs."""
 
     folder: _Folder  # of the benchmark
-    baseline: str = BASELINE  # the family that the others are to match
+    baseline: str = BASELINE  # the family that the others are to match, or a part: "MGDM, Adam, K=100"
     margin: float = 0.003  # loss of LPIPS that does not matter
     alpha: float = 0.05  # level of the non-inferiority test
 

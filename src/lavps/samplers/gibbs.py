@@ -26,7 +26,9 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Literal
 
-from ..initializers import Initializer, WarmStartModel, ZeroShot, amortized, require_fit
+from torch import Tensor
+
+from ..initializers import Initializer, Remembered, WarmStartModel, ZeroShot, amortized, require_fit
 from ..minimizers import Adam, Minimizer
 from ..priors import Prior
 from ..random import Purpose
@@ -35,7 +37,7 @@ from ..transitions import bridge, forward
 from ..variational import Context
 from .base import Progress, Run, Sampler
 from .ddim import ddim_chain
-from .inner import MidpointDraw, draw_midpoint
+from .inner import draw_midpoint
 from .midpoints import Midpoint, PreviousMidpoint
 
 
@@ -87,9 +89,14 @@ class MGDM(Sampler):
         if not 0 <= self.r_switch <= 1:
             raise ValueError(f"r_switch must lie in [0, 1], got {self.r_switch}")
 
-    @property
-    def initializer(self) -> Initializer:
-        """How the inner problem starts inside the window; outside it always starts zero-shot."""
+    def initializer(self, t: float, k: int, verdict: Tensor | None) -> Initializer:
+        """How the inner problem of a step starts.
+
+        Args:
+            t: its time.
+            k: its place in the grid.
+            verdict: (B,) what the safeguard said last; None as long as it was not asked.
+        """
         return ZeroShot()
 
     @property
@@ -101,11 +108,18 @@ class MGDM(Sampler):
         """Whether t lies in the window t <= 1 - r_switch."""
         return t <= 1.0 - self.r_switch + 1e-9
 
+    def gradient_steps(self, t: float) -> int:
+        """G at time t."""
+        if self.gradient_steps_end is not None and self.in_window(t):
+            return self.gradient_steps_end
+        return self.gradient_steps_start
+
     def steps(self, run: Run) -> Iterator[Progress]:
         """Algorithm 2."""
         grid, schedule = time_grid(self.num_steps, self.grid_power), run.prior.schedule
         x_t = run.initial()
         x_0 = run.prior.denoise(x_t, grid[-1])
+        verdict: Tensor | None = None
         for k in range(self.num_steps - 1, 1, -1):
             t, u, x_u = grid[k], grid[k + 1], x_t
             s = self.midpoint.draw(grid, k, partial(run.noise.uniform, Purpose.MIDPOINT, k))
@@ -113,8 +127,9 @@ class MGDM(Sampler):
             model_forwards = 0
             for r in range(self.repetitions):
                 context = Context(x_0, x_t, s, t, run.measured, schedule)
-                draw = self._draw(run, context, k, r)
-                x_s = draw.x_s
+                start = self.initializer(float(t), k, verdict)
+                draw = draw_midpoint(run, context, start, self.minimizer, self.gradient_steps(float(t)), k, r)
+                x_s, verdict = draw.x_s, verdict if draw.accepted is None else draw.accepted
                 if draw.x_0 is not None and self.denoising_steps == 1:
                     x_0 = draw.x_0  # D(x_s, s), which the safeguard has already computed
                 else:
@@ -127,19 +142,6 @@ class MGDM(Sampler):
                 model_forwards += draw.model_forwards
             yield Progress(t, x_0, draw.loss, draw.accepted, model_forwards)
 
-    def _draw(self, run: Run, context: Context, k: int, r: int) -> MidpointDraw:
-        inside = self.in_window(float(context.t))
-        end = self.gradient_steps_start if self.gradient_steps_end is None else self.gradient_steps_end
-        return draw_midpoint(
-            run,
-            context,
-            self.initializer if inside else ZeroShot(),
-            self.minimizer,
-            end if inside else self.gradient_steps_start,
-            k,
-            r,
-        )
-
 
 @dataclass(frozen=True)
 class LAVPS(MGDM):
@@ -150,6 +152,10 @@ class LAVPS(MGDM):
         model: the inference model: any callable from a :class:`~lavps.variational.Context` to a
             :class:`~lavps.variational.DiagonalGaussian`.
         safeguard: per sample, fall back to the zero-shot start wherever the prediction is worse.
+        r_model: the model is asked where t <= 1 - r_model; default r_switch, the paper's one window for both.
+            0 with r_switch > 0 asks it at every step and spends gradients on the last ones.
+        probe_every: the safeguard judges every such step of the grid, the first it meets, and in between a
+            row keeps its last verdict, so that most steps cost no second forward; 1 is the paper.
 
     The other settings are those of :class:`MGDM`.
     """
@@ -157,12 +163,21 @@ class LAVPS(MGDM):
     model: WarmStartModel
     _: KW_ONLY
     safeguard: bool = True
+    r_model: float | None = None
+    probe_every: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fit(self.model, self.prior)
+        if self.r_model is not None and not 0 <= self.r_model <= 1:
+            raise ValueError(f"r_model must lie in [0, 1], got {self.r_model}")
+        if self.probe_every < 1:
+            raise ValueError(f"probe_every must be at least 1, got {self.probe_every}")
 
-    @property
-    def initializer(self) -> Initializer:
-        """The model's prediction, safeguarded or not."""
+    def initializer(self, t: float, k: int, verdict: Tensor | None) -> Initializer:
+        """The model's prediction, safeguarded or not, where the model is asked."""
+        if t > 1.0 - (self.r_switch if self.r_model is None else self.r_model) + 1e-9:
+            return ZeroShot()
+        if self.safeguard and verdict is not None and k % self.probe_every:
+            return Remembered(self.model, verdict)
         return amortized(self.model, self.safeguard)

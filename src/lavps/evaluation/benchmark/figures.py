@@ -36,9 +36,10 @@ def family_colours(results: Results) -> dict[str, str]:
     points = [point for points in results.points.values() for point in points]
     ranks = {point["family"]: _ORDER.index(point["method"]["sampler"]) for point in points}
     families = sorted(ranks, key=lambda family: (ranks[family], family))
-    others = [family for family in families if family != results.baseline]
+    baseline = [family for family in families if results.baseline.startswith(family)]
+    others = [family for family in families if family not in baseline]
     colours = {family: _COLOURS[place % len(_COLOURS)] for place, family in enumerate(others)}
-    return ({results.baseline: "#000000"} if results.baseline in families else {}) | colours
+    return dict.fromkeys(baseline, "#000000") | colours
 
 
 def pareto_figure(results: Results, cost: Literal["cost", "time"]) -> Any | None:

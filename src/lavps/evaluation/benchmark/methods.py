@@ -6,7 +6,7 @@ left out, defaults are written out. Everything a benchmark stores is filed under
 
 from __future__ import annotations
 
-__all__ = ["Method", "MinimizerName", "SamplerName"]
+__all__ = ["LIKELIHOOD_STEP", "Method", "MinimizerName", "SamplerName"]
 
 import hashlib
 import json
@@ -22,11 +22,12 @@ from ...samplers import DPS, LAVPS, MGDM, MGPS, MMPS, PosteriorDenoiser, Sampler
 
 SamplerName = Literal["mgdm", "lavps", "mgps", "dps", "mmps", "supervised"]
 MinimizerName = Literal["adam", "whitened"]
+LIKELIHOOD_STEP = "likelihood-step"
 _DESCENT = ("num_steps", "gradient_steps_start", "minimizer", "learning_rate")
 _GIBBS = (*_DESCENT, "gradient_steps_end", "r_switch", "denoising_steps", "renoise")
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "mgdm": _GIBBS,
-    "lavps": (*_GIBBS, "safeguard", "model"),
+    "lavps": (*_GIBBS, "safeguard", "r_model", "probe_every", "model"),
     "mgps": _DESCENT,
     "dps": ("num_steps", "step_size", "eta"),
     "mmps": ("num_steps", "solver_steps", "eta"),
@@ -51,11 +52,13 @@ class Method:
         denoising_steps: M.
         renoise: "forward" or "bridge".
         safeguard: LAVPS falls back where a prediction is worse. MGPS with a model has it too.
+        r_model: the model is asked where t <= 1 - r_model; default r_switch.
+        probe_every: steps from one judgement of the safeguard to the next.
         step_size: DPS's zeta.
         solver_steps: MMPS's conjugate-gradient iterations.
         eta: noise of the DDIM steps of DPS, MMPS and the supervised sampler.
         model: folder (or Hub id) of the inference model of LAVPS (or MGPS), of the conditional denoiser of
-            "supervised".
+            "supervised"; "likelihood-step" is the warm start without training.
     """
 
     sampler: SamplerName
@@ -68,6 +71,8 @@ class Method:
     denoising_steps: int = 1
     renoise: Literal["forward", "bridge"] = "forward"
     safeguard: bool = True
+    r_model: float | None = None
+    probe_every: int = 1
     step_size: float = 1.0
     solver_steps: int = 3
     eta: float = 1.0
@@ -94,12 +99,16 @@ class Method:
         if self.sampler == "mgps" and self.model is not None:
             names = (*names, "safeguard", "model")
         values = {name: getattr(self, name) for name in names}
-        if "learning_rate" in values:
-            values["learning_rate"] = self.rate
         if "gradient_steps_end" in values:
             values["gradient_steps_end"] = self.end
-        # Where both are equal MGDM has no window; LAVPS asks its model inside of it all the same.
-        if self.sampler == "mgdm" and self.end == self.gradient_steps_start:
+        if "minimizer" in values:
+            used = self if self._descends else Method("mgdm")
+            values["minimizer"], values["learning_rate"] = used.minimizer, used.rate
+        if self.sampler == "lavps":
+            values["r_model"] = self.r_switch if self.r_model is None else self.r_model
+            values["probe_every"] = self.probe_every if self.safeguard else 1
+        # Where both are equal there is no window of gradients.
+        if "r_switch" in values and self.end == self.gradient_steps_start:
             values["r_switch"] = 0.0
         return {"sampler": self.sampler, **dict(sorted(values.items()))}
 
@@ -131,8 +140,10 @@ class Method:
     @property
     def family(self) -> str:
         """What a table groups it under: the sampler, and the minimiser where there is one."""
-        if self.sampler in ("mgdm", "lavps"):
-            return f"{self.sampler.upper()}, {_NAMES[self.minimizer]}"
+        if self.sampler == "mgdm":
+            return f"MGDM, {_NAMES[self.minimizer]}"
+        if self.model == LIKELIHOOD_STEP:
+            return "Likelihood step"
         if self.sampler == "mgps" and self.model is not None:
             return "MGPS, warm start"
         return self.sampler.capitalize() if self.sampler == "supervised" else self.sampler.upper()
@@ -144,20 +155,25 @@ class Method:
         if self.sampler in ("mgdm", "lavps", "mgps"):
             ending = "" if self.end == self.gradient_steps_start or self.sampler == "mgps" else f"/{self.end}"
             words.append(f"G={self.gradient_steps_start}{ending}")
-            words.append(f"{'lr' if self.minimizer == 'adam' else 'step'} {self.rate:.3g}")
+            words += [f"{_NAMES[self.minimizer]} {self.rate:.3g}"] if self._descends else []
         if self.sampler in ("mgdm", "lavps"):
-            words += (
-                [f"window {1 - self.r_switch:.0%}"] if "r_switch" in self.settings() and self.r_switch else []
-            )
+            used = self.settings()
+            words += [f"window {1 - self.r_switch:.0%}"] if used["r_switch"] else []
+            words += [f"model {1 - used['r_model']:.0%}"] if used.get("r_model") else []
             words += [f"M={self.denoising_steps}"] if self.denoising_steps > 1 else []
             words += ["bridge"] if self.renoise == "bridge" else []
         if self.sampler == "dps":
             words.append(f"step {self.step_size:.3g}")
         if self.sampler == "mmps":
             words.append(f"{self.solver_steps} solver steps")
-        if self.model is not None and self.sampler != "supervised" and not self.safeguard:
-            words.append("no safeguard")
+        if self.model is not None and self.sampler != "supervised":
+            words += [] if self.safeguard else ["no safeguard"]
+            words += [f"probes 1/{self.probe_every}"] if self.safeguard and self.probe_every > 1 else []
         return ", ".join(words)
+
+    def is_of(self, group: str) -> bool:
+        """Whether all words of a group are among those of family and label: "MGDM", "MGDM, Adam, K=100"."""
+        return set(group.split(", ")) <= set(f"{self.family}, {self.label}".split(", "))
 
     def build(self, prior: Prior, model: object | None = None) -> Sampler:
         """The sampler.
@@ -195,7 +211,19 @@ class Method:
         }
         if warm is None:
             return MGDM(prior, **gibbs)
-        return LAVPS(prior, warm, safeguard=self.safeguard, **gibbs)
+        return LAVPS(
+            prior,
+            warm,
+            safeguard=self.safeguard,
+            r_model=self.r_model,
+            probe_every=self.probe_every,
+            **gibbs,
+        )
+
+    @property
+    def _descends(self) -> bool:
+        """Whether it takes any gradient step."""
+        return max(self.gradient_steps_start, self.end if self.sampler != "mgps" else 0) > 0
 
     @property
     def _minimizer(self) -> Minimizer:

@@ -13,11 +13,12 @@ from torch import nn
 
 from ...amortization.checkpoint import load_model_prior, read_config
 from ...amortization.loading import load_conditional, load_inference_model
+from ...initializers import LikelihoodStep
 from ...priors import EDMPrior, NetworkPrior
 from ...priors.precision import Autocast, with_autocast
 from ...problem import InverseProblem
 from ...samplers import OutOfDistributionWarning, Posterior, Sampler
-from .methods import Method
+from .methods import LIKELIHOOD_STEP, Method
 
 Precision = Literal["fp32", "bf16"]
 
@@ -45,6 +46,8 @@ class Models:
         """What ``method.model`` names; None where it names nothing."""
         if method.model is None:
             return None
+        if method.model == LIKELIHOOD_STEP:
+            return LikelihoodStep()
         key = (method.model, method.sampler == "supervised")
         if key not in self._loaded:
             model: Any
@@ -72,4 +75,6 @@ class Models:
     def hashes(self, method: Method) -> dict[str, str]:
         """What tells the weights it runs with from others."""
         known = {"prior": self.prior.weights_hash or ""}
-        return known if method.model is None else known | {"model": read_config(method.model).weights_hash}
+        if method.model in (None, LIKELIHOOD_STEP):
+            return known
+        return known | {"model": read_config(method.model).weights_hash}

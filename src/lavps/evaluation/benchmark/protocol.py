@@ -41,10 +41,10 @@ class Results:
     Attributes:
         settings: of the benchmark.
         counts: number of images of every split.
-        baseline: the family the others are compared with.
+        baseline: the group of methods whose front the other families are compared with.
         margin: Delta of the test.
         alpha: its level.
-        points: of every split, a dictionary a method.
+        points: of every split, a dictionary a method; "screening" are those dropped after the first images.
         fronts: keys of every family's front on the validation images, by rising cost.
         matches: for every other family and point of the baseline, what matches it.
         timing: the machine and how many turns; empty where nothing was timed.
@@ -78,16 +78,23 @@ def _by_family(methods: Sequence[Method]) -> dict[str, list[Method]]:
     return families
 
 
-def fronts(benchmark: Benchmark, most: int | None = None) -> dict[str, list[Method]]:
-    """The Pareto front of every family on the validation images, by rising cost.
+def fronts(
+    benchmark: Benchmark, most: int | None = None, groups: Sequence[str] | None = None
+) -> dict[str, list[Method]]:
+    """The Pareto front of every group of methods on the validation images, by rising cost.
 
     Args:
         benchmark: with validation rows.
         most: points of a front, thinned evenly in order of cost where it has more; default all.
+        groups: as :meth:`Method.is_of` reads them; default every family.
     """
     count = benchmark.measurements("validation").settings.count
+    every = benchmark.runs("validation").methods(count)
+    members = _by_family(every)
+    if groups is not None:
+        members = {group: [method for method in every if method.is_of(group)] for group in groups}
     found = {}
-    for family, methods in _by_family(benchmark.runs("validation").methods(count)).items():
+    for family, methods in members.items():
         by_key = {method.key: method for method in methods}
         front = front_of([_point(benchmark, "validation", method) for method in methods])
         # Settings that change nothing (a safeguard nobody needs) tie exactly: one of them will do.
@@ -111,7 +118,7 @@ def conclude(
 
     Args:
         benchmark: with validation rows, better also with test rows and times.
-        baseline: a family.
+        baseline: a group of methods, as :meth:`Method.is_of` reads it; its front on the validation images.
         margin: loss of LPIPS that does not matter.
         alpha: level of every test.
     """
@@ -120,13 +127,16 @@ def conclude(
     methods = {split: benchmark.runs(split).methods(count) for split, count in counts.items()}
     turns = read_rows(benchmark.path / "timing" / "turns.jsonl")
     timed = {row["key"] for row in turns}
+    points = {split: [_describe(benchmark, split, m, turns, timed) for m in methods[split]] for split in sets}
+    if dropped := benchmark.runs("validation").methods(1, counts["validation"] - 1):
+        points["screening"] = [_describe(benchmark, "validation", m, turns, timed) for m in dropped]
     results = Results(
         asdict(benchmark.settings),
         counts,
         baseline,
         margin,
         alpha,
-        {split: [_describe(benchmark, split, m, turns, timed) for m in methods[split]] for split in sets},
+        points,
         {family: [m.key for m in front] for family, front in fronts(benchmark).items()},
         _matches(benchmark, methods.get("test", []), baseline, margin, alpha, turns, timed),
         read_json(benchmark.path / "timing" / "machine.json"),
@@ -164,11 +174,17 @@ def _matches(
     turns: Sequence[Row],
     timed: set[str],
 ) -> list[dict[str, Any]]:
+    [front] = fronts(benchmark, groups=[baseline]).values()
+    keys = {method.key for method in front}
+    referring = [method for method in methods if method.key in keys]
+    reference = sorted(
+        (_point(benchmark, "test", method) for method in referring), key=lambda point: point.cost
+    )
     families = {
         family: [_point(benchmark, "test", method) for method in members]
         for family, members in _by_family(methods).items()
+        if not any(method.is_of(baseline) for method in members)
     }
-    reference = sorted(families.pop(baseline, []), key=lambda point: point.cost)
     if reference and len(reference[0].scores) < 2:
         return []  # nothing to test with
     found: list[dict[str, Any]] = []

@@ -59,11 +59,11 @@ class RunFolder:
         """Restored images that were kept, in order."""
         return sorted((self.path / "images" / key).glob("*.png"))
 
-    def methods(self, count: int) -> list[Method]:
-        """The methods with all of ``count`` rows, in order of their keys."""
+    def methods(self, count: int, most: int | None = None) -> list[Method]:
+        """The methods with ``count`` rows (to at most ``most``, default the same), in order of their keys."""
         keys = [file.stem for file in sorted(self.path.glob("*.jsonl"))]
-        records = [read_json(self.path / f"{key}.json") for key in keys if len(self.rows(key)) == count]
-        return [Method.from_settings(record["method"]) for record in records]
+        kept = [key for key in keys if count <= len(self.rows(key)) <= (count if most is None else most)]
+        return [Method.from_settings(read_json(self.path / f"{key}.json")["method"]) for key in kept]
 
     @contextmanager
     def claimed(self, key: str, wait: bool = True) -> Iterator[bool]:
@@ -124,17 +124,20 @@ class Runner:
     keep_images: int = 0
     progress: bool = True
 
-    def run(self, method: Method) -> list[Row]:
-        """All rows of a method; what is there already is not run again."""
+    def run(self, method: Method, count: int | None = None) -> list[Row]:
+        """The rows of a method on the first ``count`` images, default all; none is run again."""
         with self.folder.claimed(method.key):
-            return self.run_claimed(method)
+            return self.run_claimed(method, count)
 
-    def run_claimed(self, method: Method) -> list[Row]:
+    def run_claimed(self, method: Method, count: int | None = None) -> list[Row]:
         """The same, where the caller holds the claim."""
         self.folder.describe(method, self._about(method))
-        rows, total = self.folder.rows(method.key), len(self.measurements)
-        if len(rows) == total:
-            return rows
+        rows, total = (
+            self.folder.rows(method.key),
+            min(count or len(self.measurements), len(self.measurements)),
+        )
+        if len(rows) >= total:
+            return rows[:total]
         sampler = self.models.sampler(method)
         steps = sampler.total_steps
         # Counted in steps of images: one batch may take minutes.

@@ -109,7 +109,13 @@ def search_space(sampler: SamplerName) -> dict[str, Choice | Span]:
         "gradient_steps_end": Choice((0, 1, 2, 3, 5, 10)),
         "r_switch": Choice((0.0, 0.3, 0.5, 0.7, 0.8, 0.9)),
     }
-    return space | ({"safeguard": Choice((True, False))} if sampler == "lavps" else {})
+    if sampler == "mgdm":
+        return space
+    return space | {
+        "safeguard": Choice((True, False)),
+        "probe_every": Choice((1, 4)),
+        "r_model": Choice((0.0, None)),  # every step, or the window
+    }
 
 
 def searched_method(sampler: SamplerName, model: str | None, found: Mapping[str, Any]) -> Method:

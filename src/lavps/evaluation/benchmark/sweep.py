@@ -36,11 +36,15 @@ class Sweep:
         benchmark: the folder.
         runner: of the validation split.
         name: of the study; two names in one folder share their rows.
+        screen: try methods on this many images first; only those that are not clearly behind go on to all.
+        slack: how much worse in LPIPS than the best of its cost or cheaper a screened method may be.
     """
 
     benchmark: Benchmark
     runner: Runner
     name: str
+    screen: int | None = None
+    slack: float = 0.01
 
     def grid(self, methods: Sequence[Method]) -> None:
         """Run all of these methods that nobody has run; the others' are waited for, or taken over."""
@@ -56,6 +60,7 @@ class Sweep:
                     if held and method.key not in self._recorded():
                         params = {name: values.get(name) for name in names}
                         self._record(method, params, space, self._evaluate(method))
+        self._promote()
 
     def search(
         self,
@@ -85,6 +90,24 @@ class Sweep:
                 trial.set_user_attr("method", method.settings())
                 self._tell(trial.number, self._evaluate(method))
         self._take_over()
+        self._promote()
+
+    def _promote(self) -> None:
+        """Run the screened methods that are on the front, or near it, on all images."""
+        if self.screen is None:
+            return
+        trials = [t for t in self._study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+        tried = {t.user_attrs["key"]: (t.values[0], t.values[1], t.user_attrs["method"]) for t in trials}
+        kept = []
+        for score, cost, settings in tried.values():
+            best = min(other for other, price, _ in tried.values() if price <= cost)
+            if score <= best + self.slack:
+                kept.append(Method.from_settings(settings))
+        for wait in (False, True):
+            for method in kept:
+                with self.runner.folder.claimed(method.key, wait) as held:
+                    if held:
+                        self.runner.run_claimed(method)
 
     def finished(self) -> dict[str, tuple[float, float]]:
         """Mean LPIPS and cost of the study's methods, by key."""
@@ -114,7 +137,7 @@ class Sweep:
             return None
         prices = self.benchmark.prices(method, self.runner.models, self.runner.measurements)
         try:
-            rows = self.runner.run_claimed(method)
+            rows = self.runner.run_claimed(method, self.screen)
         except NonFiniteError as error:
             self.runner.folder.fail(method, str(error))
             return None

@@ -121,6 +121,7 @@ class Testing(_Running):
 
     most: int | None = None  # methods of a front, spread evenly in cost; default all of it
     groups: tuple[str, ...] | None = None  # whose fronts: "MGDM", "MGDM, Adam, K=100"; default every family
+    within: float | None = None  # leave out what is this much worse than the front's best, in LPIPS
     keep_images: int = 8  # restored images to keep, for the report
 
     def run(self) -> None:
@@ -130,7 +131,7 @@ class Testing(_Running):
         runner = benchmark.runner(
             "test", models, lpips, batch_size=self.batch_size, keep_images=self.keep_images
         )
-        chosen = fronts(benchmark, self.most, self.groups)
+        chosen = fronts(benchmark, self.most, self.groups, self.within)
         if not chosen:
             raise ValueError(f"{self.folder} has nothing on its validation images yet: lavps bench sweep")
         for family, methods in chosen.items():

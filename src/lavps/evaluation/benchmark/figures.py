@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["comparison_grid", "family_colours", "pareto_figure"]
+__all__ = ["comparison_grid", "draw_front", "family_colours", "matplotlib_figure", "pareto_figure"]
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...problem import InverseProblem
+from ..pareto import pareto_front
 from .folder import Benchmark
 from .protocol import Results
 
@@ -49,24 +50,34 @@ def pareto_figure(results: Results, cost: Literal["cost", "time"]) -> Any | None
         results: what was measured.
         cost: in counts, or in median seconds; None is returned where nothing was timed.
     """
-    split = "test" if results.points.get("test") else "validation"
-    # The test has measured the fronts only; the validation everything.
-    chosen = {key for keys in results.fronts.values() for key in keys}
-    front = [point for point in results.points[split] if split == "test" or point["key"] in chosen]
-    front = [point for point in front if _cost(point, cost) is not None]
-    behind = results.points["validation"] if cost == "cost" else []
-    if not front:
+    if not _to_draw(results, cost)[1]:
         return None
     figure = matplotlib_figure(8.2, 4.6)
-    axis = figure.add_subplot()
-    for place, (family, colour) in enumerate(family_colours(results).items()):
+    draw_front(figure.add_subplot(), results, cost, family_colours(results))
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure
+
+
+def draw_front(axis: Any, results: Results, cost: Literal["cost", "time"], colours: dict[str, str]) -> None:
+    """The same on an axis of one's own."""
+    split, front, behind = _to_draw(results, cost)
+    for place, (family, colour) in enumerate(colours.items()):
         marker = _MARKERS[place % len(_MARKERS)]
         faint = [point for point in behind if point["family"] == family]
         axis.scatter(*_places(faint, cost), s=14, color=colour, alpha=0.22, marker=marker, lw=0)
         _draw_family(axis, [p for p in front if p["family"] == family], cost, colour, marker, family)
     _finish(axis, results, front, cost, split)
-    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-    return figure
+
+
+def _to_draw(results: Results, cost: str) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The split, its points that are drawn in full, and those drawn faintly."""
+    split = "test" if results.points.get("test") else "validation"
+    # The test has measured the fronts only; the validation everything.
+    chosen = {key for keys in results.fronts.values() for key in keys}
+    front = [point for point in results.points[split] if split == "test" or point["key"] in chosen]
+    front = [point for point in front if _cost(point, cost) is not None]
+    behind = results.points["validation"] + results.points.get("screening", []) if cost == "cost" else []
+    return split, front, behind
 
 
 def _draw_family(
@@ -78,7 +89,9 @@ def _draw_family(
     x, y = _places(ordered, cost)
     errors = [point["lpips_error"] or 0.0 for point in ordered]
     axis.errorbar(x, y, errors, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.5)
-    axis.plot(x, y, marker=marker, ms=6, lw=1.2, color=colour, label=family, mec="white", mew=0.6)
+    axis.plot(x, y, marker, ms=6, color=colour, label=family, mec="white", mew=0.6)
+    line = pareto_front(x, y)
+    axis.plot([x[i] for i in line], [y[i] for i in line], lw=1.2, color=colour)
 
 
 def _finish(axis: Any, results: Results, front: Sequence[dict[str, Any]], cost: str, split: str) -> None:

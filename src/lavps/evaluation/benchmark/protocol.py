@@ -79,7 +79,10 @@ def _by_family(methods: Sequence[Method]) -> dict[str, list[Method]]:
 
 
 def fronts(
-    benchmark: Benchmark, most: int | None = None, groups: Sequence[str] | None = None
+    benchmark: Benchmark,
+    most: int | None = None,
+    groups: Sequence[str] | None = None,
+    within: float | None = None,
 ) -> dict[str, list[Method]]:
     """The Pareto front of every group of methods on the validation images, by rising cost.
 
@@ -87,6 +90,7 @@ def fronts(
         benchmark: with validation rows.
         most: points of a front, thinned evenly in order of cost where it has more; default all.
         groups: as :meth:`Method.is_of` reads them; default every family.
+        within: leave out what is worse than the front's best by more than this, in LPIPS.
     """
     count = benchmark.measurements("validation").settings.count
     every = benchmark.runs("validation").methods(count)
@@ -98,7 +102,9 @@ def fronts(
         by_key = {method.key: method for method in methods}
         front = front_of([_point(benchmark, "validation", method) for method in methods])
         # Settings that change nothing (a safeguard nobody needs) tie exactly: one of them will do.
-        distinct = list({(point.cost, point.score): by_key[point.name] for point in front}.values())
+        worst = math.inf if within is None or not front else front[-1].score + within
+        kept = {(point.cost, point.score): by_key[point.name] for point in front if point.score <= worst}
+        distinct = list(kept.values())
         found[family] = _thinned(distinct, most)
     return found
 

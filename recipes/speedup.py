@@ -1,0 +1,155 @@
+"""How much faster is LAVPS at equal quality? The paper's speed-up table and Pareto fronts, on three tasks.
+
+    python recipes/speedup.py --data path/to/data --lpips path/to/lpips_alex.safetensors
+    python recipes/speedup.py --scale paper --device cuda ...      # FFHQ at 256 x 256, the paper's sizes
+
+For every task: measure once; try settings on 32 validation images (the paper's grid for MGDM with Adam at K = 100; then
+MGDM and LAVPS with everything free, the same number of trials for both); measure the fronts again on 300 test images;
+time what matches at batch 1, taking turns. Two comparisons follow: (a) against the paper's MGDM, (b) best against best.
+Settings are first tried on 8 images; those clearly behind stop there. Stopped at any point, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Literal
+
+import tyro
+
+from image_study import Study
+from lavps.evaluation.benchmark import Benchmark, Method, conclude, fronts, paper_grid, paper_subset
+from lavps.evaluation.benchmark.report import write_report
+from lavps.evaluation.benchmark.timing import Timer
+from speedup_page import write_page
+
+TASKS = ("sr4", "motion-blur", "centre-box")
+PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
+STEPS = (12, 25, 50, 100)
+Stage = Literal["measure", "adam", "mgdm", "lavps", "test", "time", "page"]
+
+
+@dataclass(frozen=True)
+class Config(Study):
+    """Speed-up at equal quality."""
+
+    tasks: tuple[str, ...] = TASKS
+    """Tasks, each with an inference model in the zoo."""
+    stages: tuple[Stage, ...] = ("measure", "adam", "mgdm", "lavps", "test", "time", "page")
+    """What to do."""
+    grid: Literal["subset", "whole"] = "subset"
+    """The paper's grid: 32 well-spread points of it, or all 96."""
+    screen: int = 8
+    """Images a setting is first tried on."""
+    trials: int = 24
+    """Of the free searches of MGDM and of LAVPS, besides 16 designed settings each."""
+    most: int = 4
+    """Settings of a front that are measured on the test images."""
+    within: float = 0.03
+    """A front's settings that are this much worse than its best, in LPIPS, are left out."""
+    turns: int = 10
+    """Images to time."""
+
+
+def designed(model: str | None) -> list[Method]:
+    """16 settings that theory suggests, for MGDM or, with a model, for LAVPS: four levels of guidance at four K."""
+    if model is None:
+        levels = [
+            {"gradient_steps_start": 1, "minimizer": "whitened"},
+            {"gradient_steps_start": 2, "minimizer": "whitened"},
+            {"gradient_steps_start": 1, "gradient_steps_end": 2, "r_switch": 0.7, "minimizer": "whitened"},
+            {"gradient_steps_start": 1, "gradient_steps_end": 3, "r_switch": 0.8},
+        ]
+        return [Method("mgdm", num_steps=k, **level) for k, level in product(STEPS, levels)]  # type: ignore[arg-type]
+    last = {
+        "gradient_steps_start": 0,
+        "gradient_steps_end": 1,
+        "r_switch": 0.7,
+        "r_model": 0.0,
+        "minimizer": "whitened",
+    }
+    levels = [
+        {"gradient_steps_start": 0, "safeguard": False},
+        {"gradient_steps_start": 0, "probe_every": 4},
+        last | {"safeguard": False},
+        last | {"probe_every": 4},
+    ]
+    return [Method("lavps", num_steps=k, model=model, **level) for k, level in product(STEPS, levels)]  # type: ignore[arg-type]
+
+
+def untrained() -> list[Method]:
+    """The likelihood step in the place of a trained model."""
+    return [
+        Method("lavps", num_steps=k, gradient_steps_start=0, probe_every=n, model="likelihood-step")
+        for k, n in product((25, 50, 100), (1, 4))
+    ]
+
+
+def sweep(config: Config, benchmark: Benchmark, task: str, stage: Stage) -> None:
+    """Settings tried on the validation images."""
+    if stage == "adam":
+        points = paper_subset("mgdm") if config.grid == "subset" else paper_grid("mgdm")
+        config.sweep(benchmark, "paper's grid", config.screen).grid(points)
+    elif stage == "mgdm":
+        config.sweep(benchmark, "designed mgdm", config.screen).grid(designed(None))
+        config.sweep(benchmark, "free mgdm", config.screen).search("mgdm", None, config.trials)
+    elif stage == "lavps":
+        model = config.model(task)
+        config.sweep(benchmark, "untrained", config.screen).grid(untrained())
+        config.sweep(benchmark, "designed lavps", config.screen).grid(designed(model))
+        config.sweep(benchmark, "free lavps", config.screen).search("lavps", model, config.trials)
+
+
+def test(config: Config, benchmark: Benchmark) -> None:
+    """The fronts again, on the test images; the cheap ones first."""
+    runner = config.runner(benchmark, "test", keep_images=16)
+    groups = [PAPER, BEST, "LAVPS", "Likelihood step"]
+    found = fronts(benchmark, config.most, groups, config.within)
+    chosen = {method.key: method for methods in found.values() for method in methods}.values()
+    for method in sorted(chosen, key=lambda method: method.num_steps * (1 + 3 * method.gradient_steps_start)):
+        runner.run(method)
+
+
+def time(config: Config, benchmark: Benchmark) -> None:
+    """What matches in either comparison, at batch 1."""
+    given = benchmark.measurements("test")
+    matches = [match for baseline in (PAPER, BEST) for match in conclude(benchmark, baseline).matches]
+    keys = sorted({match[name] for match in matches for name in ("reference", "candidate") if match[name]})
+    methods = {method.key: method for method in benchmark.runs("test").methods(len(given))}
+    timer = Timer(benchmark.path / "timing", given, config.models(benchmark), benchmark.settings.seed)
+    timer.run([methods[key] for key in keys], config.turns)
+
+
+def main(config: Config) -> None:
+    for task in config.tasks:
+        benchmark = config.begin("speedup", task)
+        for stage in config.stages:
+            print(f"{task}: {stage}", flush=True)
+            if stage in ("adam", "mgdm", "lavps"):
+                sweep(config, benchmark, task, stage)
+            elif stage == "test":
+                test(config, benchmark)
+            elif stage == "time":
+                time(config, benchmark)
+            elif stage == "page":
+                best = conclude(benchmark, BEST)
+                (benchmark.path / "best.json").write_text(json.dumps(asdict(best), indent=1))
+                conclude(benchmark, PAPER)
+                write_report(benchmark)
+            if stage != "measure":
+                config.pack("speedup", benchmark, task)
+    if "page" in config.stages:
+        grid = "32 points of the paper's grid" if config.grid == "subset" else "the paper's whole grid"
+        facts = {
+            "turns": config.turns,
+            "screen": config.screen,
+            "trials": config.trials + 16,
+            "tried": f"{grid} for MGDM with Adam at K = 100 (points that run the same computation once); for MGDM and for "
+            "LAVPS with everything free 16 designed settings and a search",
+        }
+        print(write_page(config, config.tasks, "python recipes/speedup.py", facts))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

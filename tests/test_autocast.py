@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import lavps
-from lavps.priors.precision import Autocast, with_autocast
+from lavps.priors.precision import Autocast, in_half, with_autocast
 from problems import images, network_prior, pooling_problem
 
 
@@ -34,6 +34,16 @@ def test_a_network_computes_in_half_and_answers_in_the_dtype_it_was_asked_in() -
     assert network.seen == [torch.float32, torch.bfloat16]
     torch.testing.assert_close(answer, expected, atol=0.05, rtol=0.05)
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_casting_the_weights_once_changes_no_bit() -> None:
+    network = network_prior().network
+    kept = {name: value.clone() for name, value in network.state_dict().items()}
+    x, t = images(2), torch.full((2,), 0.5)
+    half = in_half(network)
+    assert torch.equal(half(x, t), Autocast(network)(x, t))
+    assert any(parameter.dtype == torch.bfloat16 for parameter in half.parameters())
+    assert all(torch.equal(value, kept[name]) for name, value in network.state_dict().items())
 
 
 def test_gradients_come_back_in_full_precision() -> None:

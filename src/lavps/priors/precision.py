@@ -7,7 +7,7 @@ alone runs under ``torch.autocast``, and what leaves it is of the dtype that wen
 
 from __future__ import annotations
 
-__all__ = ["Autocast", "with_autocast"]
+__all__ = ["Autocast", "in_half", "with_autocast"]
 
 import copy
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .networks import EDMPrior, NetworkPrior
 
+_CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 P = TypeVar("P", bound=NetworkPrior | EDMPrior)
 
 
@@ -40,11 +41,24 @@ class Autocast(nn.Module):
         return output.to(x.dtype)
 
 
+def in_half(network: nn.Module, dtype: torch.dtype = torch.bfloat16) -> Autocast:
+    """A copy of a network for sampling under autocast: the weights it would cast at every call are cast once.
+
+    What it answers is the same to the last bit; at batch 1, where reading the weights is a good part of the
+    work, it comes sooner.
+    """
+    half = copy.deepcopy(network).requires_grad_(False)
+    for module in half.modules():
+        if isinstance(module, _CAST):
+            module.to(dtype)
+    return Autocast(half, dtype).eval()
+
+
 def with_autocast(prior: P, dtype: torch.dtype = torch.bfloat16) -> P:
-    """A prior whose network runs under autocast, with the same weights (and hash); the given one stays."""
+    """A prior whose network is :func:`in_half`, with the same weights (and hash); the given one stays."""
     if not isinstance(getattr(prior, "network", None), nn.Module):
         raise TypeError(f"{type(prior).__name__} has no network of torch to run in {dtype}")
     half = copy.copy(prior)
     assert isinstance(prior.network, nn.Module)
-    half.network = Autocast(prior.network, dtype).eval()
+    half.network = in_half(prior.network, dtype)
     return half

@@ -15,7 +15,7 @@ from ...amortization.checkpoint import load_model_prior, read_config
 from ...amortization.loading import load_conditional, load_inference_model
 from ...initializers import LikelihoodStep
 from ...priors import EDMPrior, NetworkPrior
-from ...priors.precision import Autocast, with_autocast
+from ...priors.precision import in_half, with_autocast
 from ...problem import InverseProblem
 from ...samplers import OutOfDistributionWarning, Posterior, Sampler
 from .methods import LIKELIHOOD_STEP, Method
@@ -56,7 +56,7 @@ class Models:
             else:
                 model = load_inference_model(method.model, self.prior, self.device)
             if self.precision == "bf16":
-                model.network = Autocast(model.network).eval()
+                model.network = in_half(model.network)
             self._loaded[key] = model
         return self._loaded[key]
 

@@ -19,7 +19,6 @@ from lavps.evaluation.benchmark import (
     Benchmark,
     MeasurementSet,
     MeasurementSettings,
-    Method,
     Models,
     Runner,
     Sweep,
@@ -122,11 +121,3 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def paired(rows: list[dict[str, float]], column: str = "lpips") -> list[float]:
-    """A column of a method's rows."""
-    return [row[column] for row in rows]
-
-
-__all__ = ["Method", "Scale", "Study", "paired", "table"]

@@ -49,6 +49,9 @@ INFERENCE = COMMON | {
 }  # fmt: skip
 
 
+SUPERVISED = PRIOR | {"batch-size": 64, "steps": 800}
+
+
 @dataclass(frozen=True)
 class Model:
     """A model of the zoo: its kind, its data, the options of ``lavps train``, what to say of it."""
@@ -87,6 +90,12 @@ MODELS = {
         ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"), ("faces64", "random-motion-blur"),
         ("faces64", "random-rectangle"), ("natural64", "sr4"),
     )
+} | {
+    f"faces64-{task}-supervised": Model(
+        "conditional", "faces64", SUPERVISED | {"task": task, "noise": 0.05},
+        f"A baseline, not installed: a denoiser that is told the measurement, trained for `{task}` with noise .05.",
+    )
+    for task in ("random-motion-blur", "random-rectangle")
 }  # fmt: skip
 
 
@@ -167,7 +176,8 @@ def main(config: Config) -> None:
             raise SystemExit(f"there is no {name!r} in the zoo: there are {', '.join(MODELS)}")
         if not config.install_only:
             command_line(MODELS[name].command(config.data, config.runs / name, config.zoo))
-        print(f"installed {install(name, config)}")
+        if MODELS[name].kind != "conditional":
+            print(f"installed {install(name, config)}")
 
 
 if __name__ == "__main__":

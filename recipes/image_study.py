@@ -114,7 +114,7 @@ class Study:
 
     def sweep(self, benchmark: Benchmark, name: str, screen: int | None) -> Sweep:
         """A study of settings on the validation images."""
-        return Sweep(benchmark, self.runner(benchmark, "validation"), name, screen=screen)
+        return Sweep(benchmark, self.runner(benchmark, "validation"), name, screen=screen, slack=0.004)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

@@ -17,6 +17,7 @@ from ..networks import (
     Palette,
     UNetConfig,
     hdit_ffhq256,
+    hdit_imagenet256,
     hdit_tiny,
     unet_small,
 )
@@ -27,7 +28,9 @@ from ..schedule import Cosine, Flow, Schedule, VPLinear
 
 ScheduleName = Literal["flow", "vp", "cosine"]
 ConditioningName = Literal["palette", "gradient", "palette+gradient", "invfusion"]
-NetworkName = Literal["unet-tiny", "unet-small", "hdit-tiny", "hdit-ffhq256"]
+NetworkName = Literal[
+    "unet-tiny", "unet-small", "hdit-tiny", "hdit-small", "hdit-ffhq256", "hdit-imagenet256"
+]
 SCHEDULES: dict[ScheduleName, Callable[[], Schedule]] = {"flow": Flow, "vp": VPLinear, "cosine": Cosine}
 
 
@@ -38,11 +41,22 @@ def _unet_tiny(in_channels: int, out_channels: int) -> UNetConfig:
     )
 
 
+def _hdit_small(in_channels: int, out_channels: int) -> HDiTConfig:
+    """5.1 million parameters on patches of 4 x 4: about the size of unet-small."""
+    return HDiTConfig(in_channels, out_channels, widths=(128, 256), depths=(2, 4))
+
+
+def _hdit_imagenet256(in_channels: int, out_channels: int) -> HDiTConfig:
+    return hdit_imagenet256(in_channels, out_channels, num_classes=0)
+
+
 _NETWORKS: dict[NetworkName, Callable[[int, int], HDiTConfig | UNetConfig]] = {
     "unet-tiny": _unet_tiny,
     "unet-small": unet_small,
     "hdit-tiny": hdit_tiny,
+    "hdit-small": _hdit_small,
     "hdit-ffhq256": hdit_ffhq256,
+    "hdit-imagenet256": _hdit_imagenet256,
 }
 # The joint levels of an InvFusion network that names none: the finest holds the most images in its features.
 _JOINT = (0,)

@@ -1,6 +1,7 @@
 """The models of the zoo: how each was trained, in one command each.
 
     python recipes/zoo.py faces64 --data path/to/data      # train (or resume), then install into zoo/
+    python recipes/zoo.py ffhq256-sr4 --no-cpu --data path/to/data    # the paper's size
     python recipes/zoo.py --list
 
 A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same command, and installed as ``zoo/NAME``:
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,25 @@ class Model:
     options: dict[str, Any]
     about: str
 
-    def command(self, data: Path, output: Path, zoo: Path) -> list[str]:
+    def narrow(self, folder: Path) -> Model:
+        """The same with a narrow copy of its network, for one step."""
+        folder.mkdir(parents=True, exist_ok=True)
+        description = folder / f"{self.options['network']}.json"
+        shape = NARROW[self.options["network"]]
+        description.write_text(
+            json.dumps({"kind": "hdit", "patch": 4, "head_dim": 16, "mapping_width": 16} | shape)
+        )
+        once = {
+            "network": description,
+            "batch-size": 2,
+            "steps": 1,
+            "warmup-steps": 1,
+            "validation-images": 2,
+            "num-workers": 0,
+        }
+        return replace(self, options=self.options | once)
+
+    def command(self, data: Path, output: Path, zoo: Path, cpu: bool = True) -> list[str]:
         """The arguments of ``lavps``."""
         options: dict[str, Any] = {
             "data": data / f"{self.data}-train.tar",
@@ -75,17 +94,20 @@ class Model:
             for name, value in (options | self.options).items()
             for word in (f"--{name}", *str(value).split())
         ]
-        return ["train", self.kind, *words, "--cpu"]
+        return ["train", self.kind, *words, *(["--cpu"] if cpu else [])]
 
 
-MODELS = {
+def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
+    """An inference model of a prior, for one task or family."""
+    about = f"A warm start for MGDM on the prior `{prior}`, trained for `{task}` with noise .05, asked at any step."
+    return Model("inference", prior, options | {"task": task, "noise": 0.05}, about)
+
+
+SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "natural64": Model("prior", "natural64", PRIOR, "A prior of natural images: an unconditional denoiser."),
 } | {
-    f"{data}-{task}": Model(
-        "inference", data, INFERENCE | {"task": task, "noise": 0.05, "step-counts": "25 50 100"},
-        f"A warm start for MGDM on the prior `{data}`, trained for `{task}` with noise .05, asked at any step.",
-    )
+    f"{data}-{task}": warm_start(data, task, INFERENCE | {"step-counts": "25 50 100"})
     for data, task in (
         ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"), ("faces64", "random-motion-blur"),
         ("faces64", "random-rectangle"), ("natural64", "sr4"),
@@ -97,6 +119,36 @@ MODELS = {
     )
     for task in ("random-motion-blur", "random-rectangle")
 }  # fmt: skip
+
+# The paper's sizes and budgets at 256 x 256: FFHQ, 60,000 images for 5 epochs; ImageNet, 12,800 images for 20; batch 16.
+# It takes its priors ready-made: their options here are ours.
+PAPER_COMMON = {"precision": "bf16", "weights": "bfloat16", "validation-images": 32, "num-workers": 8}
+PAPER_PRIOR = PAPER_COMMON | {
+    "size": 256, "batch-size": 256, "steps": 200_000, "learning-rate": 2e-4, "warmup-steps": 5000, "ema-decay": 0.9999,
+}  # fmt: skip
+PAPER_BUDGETS: dict[str, dict[str, Any]] = {
+    "ffhq256": {"network": "hdit-ffhq256", "steps": 18_750, "learning-rate": 1e-4, "weight-decay": 1e-5},
+    "imagenet256": {
+        "network": "hdit-imagenet256",
+        "steps": 16_000,
+        "learning-rate": 5e-5,
+        "weight-decay": 0.0,
+    },
+}
+PAPER = {
+    name: Model("prior", name, PAPER_PRIOR | {"network": budget["network"]}, f"A prior of `{name}`.")
+    for name, budget in PAPER_BUDGETS.items()
+} | {
+    f"{name}-{task}": warm_start(name, task, PAPER_COMMON | budget | {"batch-size": 16, "ema-decay": 0.999, "window": 0.3})
+    for name, budget in PAPER_BUDGETS.items()
+    for task in ("sr4", "motion-blur", "centre-box", "random-motion-blur", "random-rectangle")
+}  # fmt: skip
+MODELS = SMALL | PAPER
+# A copy narrow enough to try a configuration anywhere: the same levels, attention and options.
+NARROW = {
+    "hdit-ffhq256": {"widths": [16, 16, 32, 32], "depths": [1, 1, 1, 1], "attention": [5, 7, None, None]},
+    "hdit-imagenet256": {"widths": [16, 16, 32], "depths": [1, 1, 1], "attention": [7, 7, None]},
+}
 
 
 @dataclass(frozen=True)
@@ -115,6 +167,10 @@ class Config:
     """Say which models there are."""
     install_only: bool = False
     """The training is done: install what it left."""
+    cpu: bool = True
+    """Train on the processor; --no-cpu takes the accelerators that Accelerate finds."""
+    smoke: bool = False
+    """Does the configuration run? A narrow copy of the network, one step of two images, nothing installed."""
 
 
 def seconds_of(log: Path, batch_size: int) -> float:
@@ -174,8 +230,13 @@ def main(config: Config) -> None:
     for name in config.names:
         if name not in MODELS:
             raise SystemExit(f"there is no {name!r} in the zoo: there are {', '.join(MODELS)}")
+        if config.smoke:
+            narrow = MODELS[name].narrow(config.runs)
+            command_line(narrow.command(config.data, config.runs / name, config.runs / "zoo", config.cpu))
+            shutil.copytree(config.runs / name / "model", config.runs / "zoo" / name, dirs_exist_ok=True)
+            continue
         if not config.install_only:
-            command_line(MODELS[name].command(config.data, config.runs / name, config.zoo))
+            command_line(MODELS[name].command(config.data, config.runs / name, config.zoo, config.cpu))
         if MODELS[name].kind != "conditional":
             print(f"installed {install(name, config)}")
 

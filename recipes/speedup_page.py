@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from image_study import Study, table
+from lavps.amortization.checkpoint import read_config
 from lavps.evaluation.benchmark.figures import draw_front, family_colours, matplotlib_figure
 from lavps.evaluation.benchmark.protocol import Results
 
@@ -73,6 +74,33 @@ def sentences(task: str, paper: Results, best: Results) -> str:
     return f"- **{TITLES.get(task, task)}**: {'; '.join(parts)}."
 
 
+def break_even(config: Study, task: str, results: Results, prices: dict[str, Any]) -> list[list[str]]:
+    """After how many images the training has paid, in denoiser forwards.
+
+    A training image costs a forward for x_0, a forward and a backward for the objective, and three passes of the model.
+    """
+    model = config.model(task)
+    share, training = prices[f"inference: {model}"]["model"], read_config(model).training
+    seen = int(training["steps"]) * int(training["batch_size"])
+    spent, rows = seen * (4 + 3 * share), []
+    for match in results.matches:
+        if match["family"] == "LAVPS" and match["candidate"] is not None:
+            first, second = (results.point("test", match[name]) for name in ("reference", "candidate"))
+            saved = first["cost"] - second["cost"]
+            pays = f"{spent / saved:,.0f}" if saved > 0 else "never"
+            rows.append(
+                [
+                    TITLES.get(task, task),
+                    f"{seen:,}",
+                    f"{spent:,.0f}",
+                    f"{first['family']}, {first['label']}",
+                    f"{saved:.0f}",
+                    pays,
+                ]
+            )
+    return rows
+
+
 def figure(all_results: Sequence[tuple[str, Results]], target: Path) -> None:
     """A panel a task."""
     drawing = matplotlib_figure(4.6 * len(all_results), 4.4)
@@ -120,6 +148,23 @@ def write_page(config: Study, tasks: Sequence[str], command: str, facts: dict[st
             trials=facts["trials"],
             paper=table(HEAD, [row for task in tasks for row in match_rows(task, paper[task])]),
             best=table(HEAD, [row for task in tasks for row in match_rows(task, best[task])]),
+            training=table(
+                [
+                    "task",
+                    "training images",
+                    "training cost",
+                    "instead of",
+                    "saved an image",
+                    "pays after images",
+                ],
+                [
+                    row
+                    for task, folder in folders.items()
+                    for row in break_even(
+                        config, task, paper[task], json.loads((folder / "prices.json").read_text())
+                    )
+                ],
+            ),
             images="\n\n".join(images),
             reading=notes.read_text().strip() if notes.exists() else "",
         )

@@ -65,6 +65,9 @@ def conditioning_channels(parts: Sequence[Conditioning], context: Context) -> Te
     return torch.cat([context.x_0[:, :0], *(part.images(context) for part in parts)], dim=1)
 
 
+_TOLERANCE = 1e-3  # of A^+ y by conjugate gradients: a network does not see the fourth digit
+
+
 @dataclass(frozen=True)
 class Palette:
     """The measurement brought back to the image: as many channels as the image has.
@@ -103,7 +106,7 @@ class Palette:
     def _linear(self, problem: InverseProblem) -> Tensor:
         operator, y = problem.operator, problem.y
         if self.back == "pseudo_inverse":
-            return operator.pseudo_inverse(y, self.damping)
+            return operator.pseudo_inverse(y, self.damping, tolerance=_TOLERANCE)
         back = operator.adjoint(y)
         return _over(back, operator.norm(back).square())
 

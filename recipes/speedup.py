@@ -44,7 +44,7 @@ class Config(Study):
     """The paper's grid: 32 well-spread points of it, or all 96."""
     screen: int = 8
     """Images a setting is first tried on."""
-    trials: int = 24
+    trials: int = 8
     """Of the free searches of MGDM and of LAVPS, besides 16 designed settings each."""
     within: float = 0.03
     """A front's settings that are this much worse than its best, in LPIPS, are left out."""

@@ -50,6 +50,8 @@ class Config(Study):
     """A front's settings that are this much worse than its best, in LPIPS, are left out."""
     turns: int = 6
     """Images to time."""
+    dear_first: bool = False
+    """Test the dearest settings first: for a second process beside the first."""
 
 
 def designed(model: str | None) -> list[Method]:
@@ -107,7 +109,8 @@ def test(config: Config, benchmark: Benchmark) -> None:
     runner = config.runner(benchmark, "test", keep_images=16)
     found = [fronts(benchmark, most, [group], config.within)[group] for group, most in MOST.items()]
     chosen = {method.key: method for methods in found for method in methods}.values()
-    for method in sorted(chosen, key=lambda method: method.num_steps * (1 + 3 * method.gradient_steps_start)):
+    ordered = sorted(chosen, key=lambda method: method.num_steps * (1 + 3 * method.gradient_steps_start))
+    for method in reversed(ordered) if config.dear_first else ordered:
         runner.run(method)
 
 

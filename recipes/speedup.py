@@ -48,6 +48,8 @@ class Config(Study):
     """Of the free searches of MGDM and of LAVPS, besides 24 designed settings each."""
     within: float = 0.03
     """A front's settings that are this much worse than its best, in LPIPS, are left out."""
+    first: int | None = None
+    """Test on this many of the test images only; a later run without this goes on to all."""
     turns: int = 6
     """Images to time."""
     dear_first: bool = False
@@ -111,15 +113,20 @@ def test(config: Config, benchmark: Benchmark) -> None:
     chosen = {method.key: method for methods in found for method in methods}.values()
     ordered = sorted(chosen, key=lambda method: method.num_steps * (1 + 3 * method.gradient_steps_start))
     for method in reversed(ordered) if config.dear_first else ordered:
-        runner.run(method)
+        runner.run(method, config.first)
 
 
 def time(config: Config, benchmark: Benchmark) -> None:
     """What matches in either comparison, at batch 1."""
     given = benchmark.measurements("test")
-    matches = [match for baseline in (PAPER, BEST) for match in conclude(benchmark, baseline).matches]
+    matches = [
+        match
+        for baseline in (PAPER, BEST)
+        for match in conclude(benchmark, baseline, first=config.first).matches
+    ]
     keys = sorted({match[name] for match in matches for name in ("reference", "candidate") if match[name]})
-    methods = {method.key: method for method in benchmark.runs("test").methods(len(given))}
+    tested = benchmark.runs("test").methods(config.first or len(given), len(given))
+    methods = {method.key: method for method in tested}
     timer = Timer(benchmark.path / "timing", given, config.models(benchmark), benchmark.settings.seed)
     timer.run([methods[key] for key in keys], config.turns)
 
@@ -136,9 +143,9 @@ def main(config: Config) -> None:
             elif stage == "time":
                 time(config, benchmark)
             elif stage == "page":
-                best = conclude(benchmark, BEST)
+                best = conclude(benchmark, BEST, first=config.first)
                 (benchmark.path / "best.json").write_text(json.dumps(asdict(best), indent=1))
-                conclude(benchmark, PAPER)
+                conclude(benchmark, PAPER, first=config.first)
                 write_report(benchmark)
             if stage != "measure":
                 config.pack("speedup", benchmark, task)

@@ -113,6 +113,9 @@ def test_every_baseline_point_meets_the_cheapest_that_is_as_good(benchmark: Benc
     strict = {m["reference"]: m["candidate"] for m in conclude(benchmark, margin=0.0).matches}
     assert strict[mgdm(20).key] == lavps(20).key
     assert strict[mgdm(40).key] == lavps(30).key
+    early = conclude(benchmark, first=5)
+    assert early.counts["test"] == 5
+    assert {match["test"]["n"] for match in early.matches if match["candidate"]} == {5}
     other = conclude(benchmark, baseline="LAVPS").matches
     assert {match["family"] for match in other} == {"MGDM, Adam"}
 

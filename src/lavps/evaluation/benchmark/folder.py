@@ -54,10 +54,17 @@ class BenchmarkSettings:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The folder; make one with :meth:`create`, come back with :meth:`open`."""
+    """The folder; make one with :meth:`create`, come back with :meth:`open`.
+
+    Attributes:
+        path: of the folder.
+        settings: what is the same for everything in it.
+        first: look at the rows of this many test images only; default all.
+    """
 
     path: Path
     settings: BenchmarkSettings
+    first: int | None = None
 
     @classmethod
     def create(
@@ -97,7 +104,7 @@ class Benchmark:
 
     def runs(self, split: str) -> RunFolder:
         """Where a split's rows lie."""
-        return RunFolder(self.path / split)
+        return RunFolder(self.path / split, self.first if split == "test" else None)
 
     def runner(self, split: str, models: Models, lpips: LPIPS, **options: Any) -> Runner:
         """What runs methods on a split; the options are :class:`Runner`'s."""

@@ -16,7 +16,7 @@ __all__ = ["BASELINE", "Results", "conclude", "fronts"]
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -118,7 +118,11 @@ def _thinned(methods: list[Method], most: int | None) -> list[Method]:
 
 
 def conclude(
-    benchmark: Benchmark, baseline: str = BASELINE, margin: float = 0.003, alpha: float = 0.05
+    benchmark: Benchmark,
+    baseline: str = BASELINE,
+    margin: float = 0.003,
+    alpha: float = 0.05,
+    first: int | None = None,
 ) -> Results:
     """The results of all that has been run so far, also written to ``results.json``.
 
@@ -127,9 +131,13 @@ def conclude(
         baseline: a group of methods, as :meth:`Method.is_of` reads it; its front on the validation images.
         margin: loss of LPIPS that does not matter.
         alpha: level of every test.
+        first: conclude from this many test images, where not all have been run; default all.
     """
+    benchmark = replace(benchmark, first=first)
     sets = [s for s in ("validation", "test") if (benchmark.path / "measurements" / f"{s}.json").exists()]
     counts = {split: benchmark.measurements(split).settings.count for split in sets}
+    if first is not None and "test" in counts:
+        counts["test"] = min(first, counts["test"])
     methods = {split: benchmark.runs(split).methods(count) for split, count in counts.items()}
     turns = read_rows(benchmark.path / "timing" / "turns.jsonl")
     timed = {row["key"] for row in turns}

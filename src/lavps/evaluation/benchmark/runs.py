@@ -43,13 +43,15 @@ class RunFolder:
 
     Attributes:
         path: the folder.
+        first: look at the rows of this many images only; default all.
     """
 
     path: Path
+    first: int | None = None
 
     def rows(self, key: str) -> list[Row]:
         """The rows of a method so far."""
-        return read_rows(self.path / f"{key}.jsonl")
+        return read_rows(self.path / f"{key}.jsonl")[: self.first]
 
     def failure(self, key: str) -> str | None:
         """Why a method cannot be run to its end, if so."""

@@ -341,3 +341,19 @@ class TestDenoisers:
         torch.testing.assert_close(
             AzulaPrior(denoiser, schedule).denoise(self.x, t), exact.denoise(self.x, t)
         )
+
+
+def attending(x: Tensor) -> Tensor:
+    """Fused attention among the pixels of an image: torch differentiates it once, not twice."""
+    rows = x.flatten(2).transpose(1, 2)[:, None].repeat_interleave(8, -1)
+    return nn.functional.scaled_dot_product_attention(rows, rows, rows)[..., 0]
+
+
+def test_where_torch_has_no_second_derivative_the_jvp_is_a_difference() -> None:
+    operator = CallableOperator(attending, SHAPE, linear=False)
+    x, u, v = images(2, SHAPE), images(2, SHAPE, seed=1), attending(images(2, SHAPE, seed=2))
+    forward, backward = operator.jvp(x, u), operator.vjp(x, v)
+    torch.testing.assert_close((forward * v).sum(), (backward * u).sum(), rtol=1e-2, atol=1e-3)
+    problem = lavps.InverseProblem(attending(x), operator, lavps.GaussianNoise(0.1))
+    sampler = lavps.MGDM(network_prior(), num_steps=4, minimizer=lavps.WhitenedGradient())
+    assert sampler.sample(problem).samples is not None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["load_prior", "save_prior"]
+__all__ = ["is_model_folder", "load_prior", "open_foreign", "save_prior"]
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import torch
 from torch import nn
 
 from ..networks.crowson import HDIT_LAYOUTS
-from ..priors import EDMPrior, NetworkPrior, Prior
-from ..priors.foreign import LAYOUTS, Options, load_foreign, local_copy
+from ..priors import EDMPrior, LatentPrior, NetworkPrior, Prior, Ranged
+from ..priors.foreign import LAYOUTS, Loaded, Options, load_foreign, local_copy
 from ..priors.foreign.diffusers import is_diffusers
 from .checkpoint import ModelConfig, load_model_prior, save_model
 
@@ -35,13 +36,34 @@ def load_prior(path: str | Path, device: str | torch.device = "cpu", label: int 
             layouts are nearest and which keys differ.
     """
     found = local_copy(path)
-    if found.is_dir() and (found / "config.json").is_file() and not is_diffusers(found):
+    if is_model_folder(found):
         if label is not None:
             raise ValueError("label= is for models of other libraries: priors trained here have no classes")
         return load_model_prior(found, device)
-    loaded = load_foreign(found, Options(label, device), (*LAYOUTS, *HDIT_LAYOUTS))
+    loaded = open_foreign(found, label, device)
     print(f"{path}: {loaded.line}", file=sys.stderr)
     return loaded.prior
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a path is a model folder of this library, not a checkpoint of another."""
+    return path.is_dir() and (path / "config.json").is_file() and not is_diffusers(path)
+
+
+def open_foreign(path: Path, label: int | None = None, device: str | torch.device = "cpu") -> Loaded:
+    """The prior in another library's file or folder, and in a line what was found and what was assumed."""
+    loaded = load_foreign(path, Options(label, device), (*LAYOUTS, *HDIT_LAYOUTS))
+    return replace(loaded, prior=_sized(loaded.prior, loaded.image_shape))
+
+
+def _sized(prior: Prior, shape: tuple[int, ...] | None) -> Prior:
+    """The prior, which now says for which images it was made."""
+    if isinstance(prior, LatentPrior):
+        return replace(prior, image_shape=shape)
+    inner = prior.prior if isinstance(prior, Ranged) else prior
+    if isinstance(inner, NetworkPrior | EDMPrior):
+        inner.image_shape = shape
+    return prior
 
 
 def save_prior(

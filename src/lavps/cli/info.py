@@ -1,8 +1,8 @@
-"""``lavps info``: what a model folder, an image file or an operator is, in plain words."""
+"""``lavps info``: what a model, a checkpoint, an image file or an operator is, in plain words."""
 
 from __future__ import annotations
 
-__all__ = ["Info", "describe_image", "describe_model", "describe_operator"]
+__all__ = ["Info", "describe_foreign", "describe_image", "describe_model", "describe_operator"]
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,14 @@ from typing import Annotated
 import tyro
 
 from ..amortization.checkpoint import ModelConfig, read_config
+from ..amortization.opening import is_model_folder, open_foreign
 from ..operators import check
 from ..operators.named import family_from
+from ..priors.foreign import local_copy
 from ..restoration import ImageFile, read_image
+from .restore import fatal
 
+_CHECKPOINTS = (".pt", ".pth", ".pkl", ".safetensors", ".bin", ".ckpt")
 _KINDS = {
     "prior": "A prior: a denoiser that knows images and no measurement.",
     "inference": "An inference model: it tells a sampler where to start, for one prior and its measurements.",
@@ -24,22 +28,31 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Info:
-    """Describe a model folder, an image file or an operator."""
+    """Describe a model, a checkpoint of another library, an image file or an operator."""
 
-    thing: Annotated[
-        str, tyro.conf.Positional
-    ]  # a model folder or Hub id, an image, a task, or file.py:attribute
+    # a model folder, a checkpoint (.pt, .pkl, .safetensors, a folder of diffusers), a Hub id, an image, a
+    # task, or file.py:attribute
+    thing: Annotated[str, tyro.conf.Positional]
+    label: int | None = None  # the class, for a class-conditional checkpoint of another library
     shape: tuple[int, ...] = (3, 64, 64)  # of the images an operator is tried on: channels, height, width
 
     def run(self) -> None:
         """Print it."""
+        with fatal("info"):
+            print(self._description())
+
+    def _description(self) -> str:
         path = Path(self.thing)
-        if path.is_file():
-            print(describe_image(read_image(path)))
-        elif path.is_dir() or ("/" in self.thing and ".py:" not in self.thing):
-            print(describe_model(read_config(self.thing)))
-        else:
-            print(describe_operator(self.thing, self.shape))
+        if path.is_file() and path.suffix.lower() not in _CHECKPOINTS:
+            return describe_image(read_image(path))
+        if path.exists() or ("/" in self.thing and ".py:" not in self.thing):
+            found = local_copy(self.thing)
+            return (
+                describe_model(read_config(found))
+                if is_model_folder(found)
+                else describe_foreign(found, self.label)
+            )
+        return describe_operator(self.thing, self.shape)
 
 
 def describe_model(config: ModelConfig) -> str:
@@ -64,6 +77,21 @@ def describe_model(config: ModelConfig) -> str:
     lines += [f"  validation, {name}: {value}" for name, value in validation.items()]
     versions = ", ".join(f"{name} {number}" for name, number in config.versions.items())
     return "\n".join(lines + ([f"  written by {versions}"] if versions else []))
+
+
+def describe_foreign(path: Path, label: int | None = None) -> str:
+    """What a checkpoint of another library was found to be; its weights are read to know."""
+    loaded = open_foreign(path, label)
+    shape = "of any size" if loaded.image_shape is None else " x ".join(map(str, loaded.image_shape))
+    return "\n".join(
+        [
+            "A prior of another library: a denoiser that knows images and no measurement.",
+            f"  found: {loaded.line}",
+            f"  images: {shape}, in [-1, 1]",
+            f"  schedule: {loaded.prior.schedule!r}",
+            f"  to use it: --prior {path}, or lavps.load_prior({str(path)!r})",
+        ]
+    )
 
 
 def describe_image(image: ImageFile) -> str:

@@ -90,6 +90,7 @@ class Replay:
                 batch_size=sampling["batch_size"],
                 tile_batch=sampling["tile_batch"],
                 device=self.device or manifest.machine["device"],
+                label=sampling.get("label"),
             )
         )
         for what, record, digest in zip(

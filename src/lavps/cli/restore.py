@@ -19,7 +19,7 @@ import torch
 import tyro
 from tqdm import tqdm
 
-from ..restoration.files import output_names
+from ..restoration.files import named, output_names
 from ..restoration.job import Job, Workshop
 from ..restoration.manifest import Manifest
 from ..restoration.measuring import Measuring
@@ -36,10 +36,10 @@ class Restore:
     """Restore measured images: pictures, their uncertainty, and a manifest that says how good they are."""
 
     images: Annotated[tuple[Path, ...], tyro.conf.Positional]  # measured files, or folders of them
-    prior: str  # model folder or Hub id of the prior
+    prior: str  # model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), or Hub id
     # sr4, inpaint, deblur, denoise, motion-blur, jpeg, ... or file.py:attribute with an operator of your own;
     # left out: what the manifest of lavps degrade beside a file says
-    task: str | None = None
+    task: Annotated[str | None, tyro.conf.arg(aliases=["--operator"])] = None
     # for inpaint: a picture, white where the image is known, black where it is missing; left out: what is
     # transparent (alpha 0) in the file is missing
     mask: Path | None = None
@@ -52,9 +52,11 @@ class Restore:
     seed: int = 0  # of the sampler's noise
     quality: Quality | None = None  # fast, balanced (default) or best
     budget: str | None = None  # instead: seconds a file (5s, 500ms, 2min); the best that fits is taken
-    output: Path = Path("restored")  # folder of what is written, made if missing
-    batch: int | None = None  # samples at a time; default all
-    tile_batch: int = 16  # windows at a time, for images of another size than the prior's
+    # folder of what is written, made if missing; for one image also its name, out.png
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("restored")
+    batch: int | None = None  # samples at a time; default all; halved where memory runs out
+    tile_batch: int = 16  # windows at a time, for images of another size than the prior's; halved likewise
+    label: int | None = None  # the class, for a class-conditional prior of another library
     device: str = "auto"  # cpu, cuda, mps; auto takes cuda where there is one
 
     def run(self) -> None:
@@ -62,9 +64,9 @@ class Restore:
         with fatal("restore"):
             job = self.job()
             files = image_files(self.images, self.output)
-            self._require_names(files)
+            folder = self._require_names(files)
             workshop = Workshop(job)
-            self.output.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         failed = self._restore(workshop, files)
         print(f"{len(files) - failed} of {len(files)} files are restored, in {self.output}")
         if failed:
@@ -86,15 +88,22 @@ class Restore:
             batch_size=self.batch,
             tile_batch=self.tile_batch,
             device=device,
+            label=self.label,
         )
 
-    def _require_names(self, files: list[Path]) -> None:
-        taken: dict[str, Path] = {}
+    def _require_names(self, files: list[Path]) -> Path:
+        """The folder that is written to, where no file meets another."""
+        taken = {file.resolve(): file for file in files}
         for file in files:
-            for name in output_names(file.stem, file.suffix.lower(), self.samples):
-                if name in taken:
-                    raise ValueError(f"{taken[name]} and {file} would both be written to {name}: rename one")
-                taken[name] = file
+            folder, stem = named(self.output, file)
+            if folder != self.output and len(files) > 1:
+                raise ValueError(f"--output {self.output} names one picture: name a folder for several")
+            for name in output_names(stem, file.suffix.lower(), self.samples):
+                place = (folder / name).resolve()
+                if place in taken:
+                    raise ValueError(f"{taken[place]} and {file} would both be written to {name}: rename one")
+                taken[place] = file
+        return folder
 
     def _restore(self, workshop: Workshop, files: list[Path]) -> int:
         """The number of files that failed."""

@@ -73,7 +73,9 @@ def load_hdit(checkpoint: Checkpoint, options: Options) -> Loaded:
         f"{', '.join(map(str, config.widths))} channels attending to {windows}, {about}, EDM preconditioning "
         f"with sigma_data {sigma_data:g}{'; assumed: ' + assumed if assumed else ''}"
     )
-    return Loaded(EDMPrior(network, schedule, sigma_data), line)
+    size = said.get("input_size")
+    shape = None if size is None else (config.in_channels, *map(int, size))
+    return Loaded(EDMPrior(network, schedule, sigma_data), line, shape)
 
 
 def _plain_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from .conjugate import conjugate_gradient, largest_singular_value
-from .derivatives import linear_map, smooth_map
+from .derivatives import central_difference, linear_map, smooth_map
 
 
 class NotDifferentiableError(TypeError):
@@ -98,8 +98,14 @@ class Operator(ABC):
         """J u with J the Jacobian of A at x (for a linear operator A u)."""
         if self.linear:
             return self(u)
-        # Differentiating the vjp in its cotangent needs reverse mode only, which every operator has.
-        return torch.autograd.functional.jvp(self.__call__, x, u)[1].detach()  # type: ignore[no-any-return,no-untyped-call]
+        try:
+            # Differentiating the vjp in its cotangent needs reverse mode only, which every operator has.
+            return torch.autograd.functional.jvp(self.__call__, x, u)[1].detach()  # type: ignore[no-any-return,no-untyped-call]
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):  # fused attention has a first derivative only
+                raise
+        with torch.no_grad():
+            return central_difference(self.__call__, x, u)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """A^T y (A^H y for complex measurements); linear operators only."""
@@ -232,11 +238,7 @@ class CallableOperator(Operator):
         """J u; by central differences where torch does not know the function, two evaluations of it."""
         if self._vjp is None:
             return super().jvp(x, u)
-        largest = u.abs().flatten(1).amax(1).clamp(min=torch.finfo(u.dtype).tiny)
-        step = torch.finfo(u.dtype).eps ** (1 / 3) / largest.reshape(-1, *[1] * (u.ndim - 1))
-        change = self.function(x + step * u) - self.function(x - step * u)
-        slope: Tensor = change / (2.0 * step.reshape(-1, *[1] * (change.ndim - 1)))
-        return slope
+        return central_difference(self.function, x, u)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """The given adjoint, or A^T y by VJP."""

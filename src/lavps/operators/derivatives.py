@@ -8,7 +8,7 @@ cases the function itself may be anything: NumPy, a compiled simulator, a toolbo
 
 from __future__ import annotations
 
-__all__ = ["linear_map", "smooth_map"]
+__all__ = ["central_difference", "linear_map", "smooth_map"]
 
 from collections.abc import Callable
 
@@ -48,6 +48,14 @@ class _SmoothMap(torch.autograd.Function):
     def backward(ctx: FunctionCtx, v: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
         return ctx.vjp(x, v), None, None  # type: ignore[attr-defined]
+
+
+def central_difference(function: Map, x: Tensor, u: Tensor) -> Tensor:
+    """J u of a function at x (B, ...), row by row, from two evaluations."""
+    largest = u.abs().flatten(1).amax(1).clamp(min=torch.finfo(u.dtype).tiny)
+    step = torch.finfo(u.dtype).eps ** (1 / 3) / largest.reshape(-1, *[1] * (u.ndim - 1))
+    change = function(x + step * u) - function(x - step * u)
+    return change / (2.0 * step.reshape(-1, *[1] * (change.ndim - 1)))
 
 
 def linear_map(x: Tensor, function: Map, adjoint: Map) -> Tensor:

@@ -80,6 +80,11 @@ class Ranged:
         """The schedule of the prior within."""
         return self.prior.schedule
 
+    @property
+    def image_shape(self) -> tuple[int, ...] | None:
+        """(C, *spatial) of its images, where the prior within says it."""
+        return getattr(self.prior, "image_shape", None)
+
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Map to the prior's range and noise level, denoise, map back."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2

@@ -42,6 +42,7 @@ class LatentPrior:
         factor: H / h = W / w.
         scale: s, by which latents are multiplied for the prior.
         shift: m, subtracted before.
+        image_shape: (C, H, W) it was made for, where known.
     """
 
     prior: Prior
@@ -51,6 +52,7 @@ class LatentPrior:
     factor: int
     scale: float = 1.0
     shift: float = 0.0
+    image_shape: tuple[int, ...] | None = None
 
     @property
     def schedule(self) -> Schedule:

@@ -7,7 +7,7 @@ measurement that is an array (.npy) is restored to an array and to a picture.
 
 from __future__ import annotations
 
-__all__ = ["ITEM", "RestoredFile", "output_names", "restore_file", "suffix_for"]
+__all__ = ["ITEM", "RestoredFile", "named", "output_names", "restore_file", "suffix_for"]
 
 import warnings
 from collections.abc import Callable
@@ -105,11 +105,24 @@ class RestoredFile:
                     None if observed is None else observed.reshape(-1, *observed.shape[-2:])[:1],
                 )
             )
-        what = "restored: one sample" if count == 1 else f"restored: mean of {count} samples"
-        panels.append(picture_panel(shown.mean(0), what, f"{size} pixels"))
+        panels.append(picture_panel(shown[0], "restored: one sample", f"{size} pixels"))
         if count > 1:
+            panels.append(
+                picture_panel(shown.mean(0), f"restored: mean of {count} samples", f"{size} pixels")
+            )
             panels.append(uncertainty_panel(shown.std(0), count))
         return panels
+
+
+def named(output: Path | None, file: Path) -> tuple[Path, str]:
+    """Folder and stem of what is written for a file: an output like out.png names it, another is a folder.
+
+    Nothing is written where there is no output.
+    """
+    if output is None:
+        return Path(), file.stem
+    is_name = output.suffix.lower() in {*_SUFFIXES.values(), *_ALTERNATIVES} and not output.is_dir()
+    return (output.parent, output.stem) if is_name else (output, file.stem)
 
 
 def suffix_for(file: Path, like: ImageFile) -> str:

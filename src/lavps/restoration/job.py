@@ -15,11 +15,12 @@ from pathlib import Path
 
 import torch
 
-from ..amortization.checkpoint import model_folder
+from ..priors.foreign import local_copy
 from ..samplers.base import Step
-from .files import ITEM, RestoredFile, output_names, restore_file, suffix_for
+from .files import ITEM, RestoredFile, named, output_names, restore_file, suffix_for
 from .manifest import Manifest, file_record, model_record, verdict, versions
 from .measuring import Measured, Measuring
+from .memory import AtOnce, within_memory
 from .pacing import Pace, within_budget
 from .presets import Quality, Settings, front_for, of_quality
 from .restorer import Restorer
@@ -31,17 +32,18 @@ class Job:
     """How files are restored.
 
     Attributes:
-        prior: model folder or Hub id.
-        model: the same of an inference model.
+        prior: model folder, checkpoint of another library, or Hub id.
+        model: folder or Hub id of an inference model.
         measuring: how the files were measured.
         samples: N of every file.
         seed: of the sampler's noise.
         settings: of the sampler; default what quality or budget choose.
         quality: "fast", "balanced" or "best"; default "balanced".
         budget: seconds a file, instead of a quality.
-        batch_size: samples at a time; default all.
+        batch_size: samples at a time; default all. Where memory runs out it is halved, and so is the next.
         tile_batch: windows at a time.
         device: where to compute.
+        label: the class, for a class-conditional prior of another library.
     """
 
     prior: str
@@ -55,6 +57,7 @@ class Job:
     batch_size: int | None = None
     tile_batch: int = 16
     device: str = "cpu"
+    label: int | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.tile_batch < 1 or (self.batch_size or 1) < 1:
@@ -73,28 +76,39 @@ class Workshop:
     def __init__(self, job: Job) -> None:
         job.measuring.check()
         self.job = job
-        self.restorer = Restorer.load(job.prior, job.model, job.settings, job.device, job.tile_batch)
-        self._folder = model_folder(job.model or job.prior)
+        self.restorer = Restorer.load(
+            job.prior, job.model, job.settings, job.device, job.tile_batch, job.label
+        )
+        self._folder = local_copy(job.model or job.prior)
+        self._at_once = AtOnce(min(job.batch_size or job.samples, job.samples), job.tile_batch)
         self._paces: dict[tuple[int, ...], Pace] = {}
 
     def restore(
         self, file: Path, output: Path | None = None, callback: Callable[[Step], bool | None] | None = None
     ) -> tuple[RestoredFile, Manifest]:
-        """Restore a file, and write what came of it to a folder, the manifest last; None writes nothing."""
-        measured = self.job.measuring.read(file, self.restorer.image_shape)
+        """Restore a file, and write what came of it, the manifest last.
+
+        Args:
+            file: the measurement.
+            output: a folder, or the name (out.png) of the restored picture, which the names of the files
+                beside it then begin with; None writes nothing.
+            callback: called after every step; a true return value stops.
+        """
+        job = self.job
+        measured = job.measuring.read(file, self.restorer.image_shape)
         restorer, chosen, notes = self._equipped(measured)
-        restored = restore_file(
-            restorer,
-            measured,
-            self.job.samples,
-            self.job.seed,
-            self.job.batch_size,
-            self.job.device,
-            callback,
-        )
-        folder, suffix = output or Path(), suffix_for(file, measured.like)
-        contents = {} if output is None else restored.outputs(file.stem, suffix)
-        if self.job.samples == 1:
+
+        def attempt(at_once: AtOnce) -> RestoredFile:
+            equipped = replace(restorer, tile_batch=at_once.windows)
+            return restore_file(equipped, measured, job.samples, job.seed, at_once.rows, job.device, callback)
+
+        restored, at_once = within_memory(attempt, self._at_once)
+        if at_once != self._at_once:
+            notes.append(f"memory ran out: {at_once.rows} sample(s), {at_once.windows} window(s) at a time")
+        self._at_once = at_once  # of files to come, too
+        (folder, stem), suffix = named(output, file), suffix_for(file, measured.like)
+        contents = {} if output is None else restored.outputs(stem, suffix)
+        if job.samples == 1:
             notes.append("one sample is one plausible picture and has no spread: take more samples to see it")
         manifest = self._manifest(file, folder, restored, restorer.settings, chosen)
         manifest = replace(
@@ -103,7 +117,7 @@ class Workshop:
             notes=[*measured.notes, *notes],
         )
         if output is not None:
-            contents[output_names(file.stem, suffix, 1)[-1]] = manifest.encode()
+            contents[output_names(stem, suffix, 1)[-1]] = manifest.encode()
         for name, content in contents.items():
             write_atomically(folder / name, content)
         return restored, manifest
@@ -120,7 +134,12 @@ class Workshop:
         shape = measured.problem.image_shape
         if shape not in self._paces:
             problem = measured.problem.to(job.device)
-            self._paces[shape] = self.restorer.pace(problem, job.samples, job.batch_size)
+
+            def timed(at_once: AtOnce) -> Pace:
+                restorer = replace(self.restorer, tile_batch=at_once.windows)
+                return restorer.pace(problem, job.samples, at_once.rows)
+
+            self._paces[shape], self._at_once = within_memory(timed, self._at_once)
         seconds = [self._paces[shape].predict(entry) for entry in front]
         index, fits = within_budget(front, seconds, job.budget)
         notes = []
@@ -159,8 +178,9 @@ class Workshop:
                 "samples": job.samples,
                 "seed": job.seed,
                 "item": ITEM,
-                "batch_size": job.batch_size,
-                "tile_batch": job.tile_batch,
+                "batch_size": self._at_once.rows,
+                "tile_batch": self._at_once.windows,
+                "label": job.label,
                 **chosen,
             },
             machine={"device": job.device, "threads": torch.get_num_threads(), "versions": versions()},

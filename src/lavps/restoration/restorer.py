@@ -26,8 +26,8 @@ from ..amortization import InferenceModel, load_inference_model, load_prior
 from ..amortization.hashes import weights_hash
 from ..amortization.loading import prior_hash
 from ..noise import GaussianNoise, NoiseModel
-from ..operators import Operator
-from ..priors import Prior
+from ..operators import DecodedOperator, Operator
+from ..priors import LatentPrior, Prior
 from ..problem import InverseProblem
 from ..samplers import MGDM, Posterior
 from ..samplers.base import Step
@@ -68,9 +68,10 @@ class Restorer:
         settings: Settings | None = None,
         device: str | torch.device = "cpu",
         tile_batch: int = 16,
+        label: int | None = None,
     ) -> Restorer:
-        """From model folders; a model that was not trained for the prior is refused."""
-        loaded = load_prior(prior, device)
+        """From model folders or checkpoints; a model that was not trained for the prior is refused."""
+        loaded = load_prior(prior, device, label)
         warm = None if model is None else load_inference_model(model, loaded, device)
         settings = (
             settings or of_quality(front_for(model or prior, warm is not None, None), "balanced").settings
@@ -83,8 +84,9 @@ class Restorer:
         return prior_hash(self.prior), None if self.model is None else weights_hash(self.model)
 
     def on(self, image_shape: Sequence[int]) -> tuple[Prior, InferenceModel | None]:
-        """Prior and model for images (C, *spatial): themselves, or tiled."""
-        if self.image_shape is None or tuple(image_shape[1:]) == self.image_shape[1:]:
+        """Prior and model for images (C, *spatial): themselves, or tiled. Latents are taken as they are."""
+        own = isinstance(self.prior, LatentPrior) or self.image_shape is None
+        if own or tuple(image_shape[1:]) == self.image_shape[1:]:  # type: ignore[index]
             return self.prior, self.model
         window = self.image_shape[1:]
         model = None if self.model is None else tiled_model(self.model, window, self.tile_batch)
@@ -96,7 +98,7 @@ class Restorer:
 
     def pace(self, problem: InverseProblem, samples: int = 1, batch_size: int | None = None) -> Pace:
         """Seconds of one pass each, on this machine, for all samples of a problem."""
-        rows = len(problem) * samples
+        problem, rows = self._posed(problem), len(problem) * samples
         at_once = min(batch_size or rows, rows)
         prior, model = self.on(problem.image_shape)
         pace = Pace.measure(prior, problem.select(torch.arange(rows)[:at_once] // samples), model)
@@ -117,10 +119,31 @@ class Restorer:
         batch_size: int | None = None,
         callback: Callable[[Step], bool | None] | None = None,
     ) -> Posterior:
-        """Samples of the posterior; the arguments are those of :meth:`lavps.MGDM.sample`."""
-        return self.sampler(problem.image_shape).sample(
+        """Samples of the posterior; the arguments are those of :meth:`lavps.MGDM.sample`.
+
+        Under a latent prior latents are sampled, and what is returned is decoded.
+        """
+        problem = self._posed(problem)
+        posterior = self.sampler(problem.image_shape).sample(
             problem, samples, seed=seed, items=items, batch_size=batch_size, callback=callback
         )
+        return self._decoded(posterior, batch_size) if isinstance(self.prior, LatentPrior) else posterior
+
+    def _posed(self, problem: InverseProblem) -> InverseProblem:
+        """The problem as a question about what the prior knows: images, or latents."""
+        if not isinstance(self.prior, LatentPrior):
+            return problem
+        return InverseProblem(problem.y, DecodedOperator(problem.operator, self.prior), problem.noise)
+
+    @torch.no_grad()
+    def _decoded(self, posterior: Posterior, batch_size: int | None) -> Posterior:
+        assert isinstance(self.prior, LatentPrior)
+        assert posterior.samples is not None
+        rows = posterior.samples.flatten(0, 1)
+        images = torch.cat([self.prior.decode(part) for part in rows.split(batch_size or len(rows))])
+        samples = images.unflatten(0, posterior.samples.shape[:2])
+        std = samples.std(1) if posterior.num_samples > 1 else torch.full_like(samples[:, 0], float("nan"))
+        return replace(posterior, samples=samples, mean=samples.mean(1), std=std)
 
 
 def restore(
@@ -139,7 +162,8 @@ def restore(
     Args:
         y: measurements (B, *measurement), images in [-1, 1].
         operator: how the images were measured.
-        prior: a denoiser, or a model folder. One from a folder knows its size and is tiled for others.
+        prior: a denoiser, a model folder or another library's checkpoint. One that knows its size is tiled
+            for others.
         noise: standard deviation of the noise in the units of y, or a noise model.
         samples: N samples an item.
         model: an inference model of this prior, for a warm start.

@@ -17,6 +17,7 @@ __all__ = [
 ]
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .adm import ADM
@@ -52,4 +53,4 @@ def load_foreign(path: Path, options: Options, layouts: Sequence[Layout] = LAYOU
         path = files[0]
     checkpoint = read_checkpoint(path)
     loaded = matching(checkpoint, layouts).load(checkpoint, options)
-    return Loaded(loaded.prior, loaded.line + (", averaged weights" if checkpoint.averaged else ""))
+    return replace(loaded, line=loaded.line + (", averaged weights" if checkpoint.averaged else ""))

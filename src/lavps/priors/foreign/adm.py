@@ -40,6 +40,13 @@ _BLOCK = {
     "conv2": "out_layers.3",
     "skip": "skip_connection",
 }
+# Of the library's own table: widths of the levels over that of the first, and the side of the images.
+_SIZES: dict[tuple[float, ...], int] = {
+    (1, 2, 3, 4): 64,
+    (1, 1, 2, 3, 4): 128,
+    (1, 1, 2, 2, 4, 4): 256,
+    (0.5, 1, 1, 2, 2, 4, 4): 512,
+}
 _ATTENTION = {"norm": "norm", "qkv": "qkv", "out": "proj_out"}
 
 
@@ -114,7 +121,13 @@ def load_adm(
         f"assumed: {assumed}"
     )
     prior = NetworkPrior(network, assumed.schedule, assumed.prediction, "index")
-    return Loaded(prior, line)
+    return Loaded(prior, line, _image_shape(config))
+
+
+def _image_shape(config: ResidualUNetConfig) -> tuple[int, ...] | None:
+    """The size that the library itself gives networks with these levels, if it does."""
+    size = _SIZES.get(tuple(channels / config.features for channels in config.channels))
+    return None if size is None else (config.in_channels, size, size)
 
 
 def _shape_of(checkpoint: Checkpoint) -> ResidualUNetConfig:

@@ -54,13 +54,25 @@ def load_diffusers(folder: Path, options: Options) -> Loaded:
     scheduler = _scheduler(folder)
     prior, line = _as_prior(network, scheduler, options)
     line = f"diffusers {parts[denoiser]}, {line}"
+    shape = _image_shape(network.config)  # type: ignore[arg-type]
     found = next((p for p in ("vae", "vqvae") if p in parts), None)
     if found is not None:
         prior = _latent(prior, parts[found], _place(folder, found), options)
         line += (
             f", latent through {parts[found]} scaled by {prior.scale:g}, images {prior.factor} times larger"
         )
-    return Loaded(prior, line)
+        colours = int(_json(_place(folder, found) / "config.json").get("out_channels", 3))
+        shape = None if shape is None else (colours, *(prior.factor * side for side in shape[1:]))
+    return Loaded(prior, line, shape)
+
+
+def _image_shape(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """(C, H, W) that a network was made for, where it says so."""
+    size = config.get("sample_size")
+    if size is None:
+        return None
+    sides = size if isinstance(size, list | tuple) else (size, size)
+    return (int(config["in_channels"]), *map(int, sides))
 
 
 def _components(folder: Path) -> dict[str, str]:

@@ -83,7 +83,8 @@ def load_edm(checkpoint: Checkpoint, options: Options) -> Loaded:
     network.requires_grad_(False).to(options.device)
     size = f"{config.in_channels} x {numbers['img_resolution']} x {numbers['img_resolution']}"
     prior, how = _preconditioned(network, outer)
-    return Loaded(prior, f"EDM {inner.kind}, images of {size}, {about}, {how}")
+    shape = (config.in_channels, *2 * (int(numbers["img_resolution"]),))
+    return Loaded(prior, f"EDM {inner.kind}, images of {size}, {about}, {how}", shape)
 
 
 def _preconditioned(network: ResidualUNet, outer: Instance) -> tuple[Prior, str]:

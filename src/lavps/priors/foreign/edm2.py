@@ -56,7 +56,8 @@ def load_edm2(checkpoint: Checkpoint, options: Options) -> Loaded:
     what = "latents" if config.in_channels == 4 else "images"
     size = f"{config.in_channels} x {numbers['img_resolution']} x {numbers['img_resolution']}"
     line = f"EDM2 U-Net, {what} of {size}, {about}, EDM preconditioning with sigma_data {sigma_data:g}"
-    return Loaded(EDMPrior(network, VE(), sigma_data), line)
+    shape = (config.in_channels, *2 * (int(numbers["img_resolution"]),))
+    return Loaded(EDMPrior(network, VE(), sigma_data), line, shape)
 
 
 def _shape_of(inner: Instance, checkpoint: Checkpoint) -> tuple[MagnitudeUNetConfig, dict[str, Any]]:

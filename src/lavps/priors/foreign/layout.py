@@ -34,10 +34,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A prior, and in one line what was found and what was assumed."""
+    """A prior, in one line what was found and what was assumed, and (C, H, W) of its images where known."""
 
     prior: Prior
     line: str
+    image_shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

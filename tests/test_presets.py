@@ -19,6 +19,8 @@ ALL = [
     Settings(num_steps=8, gradient_steps_start=0),
     Settings(num_steps=8, gradient_steps_start=0, safeguard=False),
     Settings(num_steps=10, gradient_steps_start=1, gradient_steps_end=2, r_switch=0.7),
+    Settings(num_steps=6, gradient_steps_start=1, denoising_steps=2, renoise="bridge"),
+    Settings(num_steps=6, gradient_steps_start=0, denoising_steps=3),
     Settings(num_steps=10, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.5, minimizer="adam"),
 ]
 

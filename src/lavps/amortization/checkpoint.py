@@ -18,11 +18,10 @@ __all__ = [
 ]
 
 import json
-import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +36,7 @@ from ..networks import build_network
 from ..priors import EDMPrior, NetworkPrior
 from ..priors.networks import Prediction, TimeInput
 from ..schedule import VE, Cosine, DiscreteVP, Flow, Schedule, VPLinear
+from .atomic import atomically
 from .hashes import file_hash, tensors_hash
 
 Kind = Literal["prior", "inference", "conditional"]
@@ -151,7 +151,7 @@ def save_model(
         name: (value.to(dtype) if value.is_floating_point() else value).detach().cpu().clone().contiguous()
         for name, value in network.state_dict().items()
     }
-    _write(folder / _WEIGHTS, lambda path: save_file(tensors, path))
+    atomically(folder / _WEIGHTS, lambda path: save_file(tensors, path))
     config = replace(
         config,
         dtype=str(dtype).removeprefix("torch."),
@@ -162,7 +162,7 @@ def save_model(
     write_json(folder / _CONFIG, config.to_dict())
     if not (folder / _CARD).exists():
         card = _MODEL_CARD.format(name=folder.name, config=config)
-        _write(folder / _CARD, lambda path: path.write_text(card, encoding="utf-8"))
+        atomically(folder / _CARD, lambda path: path.write_text(card, encoding="utf-8"))
     return read_config(folder)
 
 
@@ -245,7 +245,7 @@ def save_run(folder: Path, state: RunState) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     # Cloned, because tied weights share memory, which safetensors refuses.
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in state.tensors.items()}
-    _write(partial / "state.safetensors", lambda path: save_file(tensors, path))
+    atomically(partial / "state.safetensors", lambda path: save_file(tensors, path))
     write_json(partial / "state.json", {k: v for k, v in vars(state).items() if k != "tensors"})
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
@@ -288,20 +288,10 @@ def _differences(old: Any, new: Any, name: str = "") -> list[str]:
     return [] if old == new else [f"{name} was {old!r}, is {new!r}"]
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write a JSON file, all or nothing."""
     text = json.dumps(values, indent=2, default=str) + "\n"
-    _write(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """``write`` to a file beside ``path``, which takes its place once it is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    write(partial)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
+    atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 _MODEL_CARD = """---

@@ -34,6 +34,7 @@ from ..evaluation.benchmark.spaces import paper_grid, paper_subset, rival_grid
 from ..evaluation.benchmark.sweep import Sweep
 from ..evaluation.benchmark.timing import Timer
 from ..evaluation.lpips import LPIPS
+from .fronts import Fronts
 
 _Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
 
@@ -210,6 +211,7 @@ class Bench:
         | Annotated[Testing, tyro.conf.subcommand("test")]
         | Annotated[Timing, tyro.conf.subcommand("time")]
         | Annotated[Report, tyro.conf.subcommand("report")]
+        | Annotated[Fronts, tyro.conf.subcommand("fronts")]
     )
 
     def run(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from ..priors import LatentPrior
 from ..priors.foreign import local_copy
 from ..samplers.base import Step
 from .files import ITEM, RestoredFile, named, output_names, restore_file, suffix_for
@@ -127,7 +128,8 @@ class Workshop:
         job = self.job
         if job.settings is not None:
             return self.restorer, {}, []
-        front = front_for(self._folder, job.model is not None, measured.measuring.task)
+        latent = isinstance(self.restorer.prior, LatentPrior)
+        front = front_for(self._folder, job.model is not None, measured.measuring.task, latent)
         if job.budget is None:
             quality = job.quality or "balanced"
             return self.restorer.using(of_quality(front, quality)), {"quality": quality}, []

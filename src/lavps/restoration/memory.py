@@ -18,7 +18,14 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
-_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "could not create a primitive",  # oneDNN, which does not say why
+    "could not create a memory",
+)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-r"""How long settings will take here: three short timings, and arithmetic.
+r"""How long settings will take here: a few short timings, and arithmetic.
 
 A run of F forwards, B backwards and P passes of the inference model takes about
 
-.. math:: F \tau_F + B \tau_B + P \tau_P
+.. math:: F \tau_F + B \tau_B + P \tau_P + C \tau_C
 
 seconds, with the times measured on this machine, at this size, with as many rows as will run at once. The
 backward's time is that of the gradient of the log-likelihood less a forward, so it knows the operator and the
-windows.
+windows. The whitened gradient asks a nonlinear operator for its curvature at every one of its C inner
+problems; that of a linear one is found once. Times are means, not minima: whoever shares the machine now will
+share it during the run.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from __future__ import annotations
 __all__ = ["Pace", "parse_duration", "within_budget"]
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ..evaluation.benchmark.costs import timed
 from ..initializers import WarmStartModel
+from ..noise import GaussianNoise
 from ..priors import Prior
 from ..problem import InverseProblem
 from ..schedule import as_time
@@ -47,11 +50,13 @@ class Pace:
         forward: of the denoiser.
         backward: through the denoiser and the operator, beside the forward.
         model: of the inference model; 0 where there is none.
+        curvature: of the likelihood, which the whitened gradient asks for; 0 where it is found once.
     """
 
     forward: float
     backward: float
     model: float = 0.0
+    curvature: float = 0.0
 
     @classmethod
     def measure(
@@ -77,31 +82,39 @@ class Pace:
             assert model is not None
             model(context)
 
+        once = problem.operator.linear and isinstance(problem.noise, GaussianNoise)
         with torch.no_grad():
             forward = _seconds(lambda: prior.denoise(x, t), x.device, patience)
             both = _seconds(gradient, x.device, patience)
             passes = 0.0 if model is None else _seconds(warm, x.device, patience)
-        return cls(forward, max(both - forward, 0.0), passes)
+            bend = 0.0 if once else _seconds(lambda: problem.curvature(x), x.device, patience)
+        return cls(forward, max(both - forward, 0.0), passes, bend)
+
+    def times(self, factor: float) -> Pace:
+        """So many times as slow."""
+        return Pace(
+            factor * self.forward, factor * self.backward, factor * self.model, factor * self.curvature
+        )
 
     def predict(self, entry: FrontEntry) -> float:
         """Seconds of a run with these settings."""
+        settings = entry.settings
+        inner = min(entry.backwards, settings.num_steps - 2) if settings.minimizer == "whitened" else 0
         return (
-            entry.forwards * self.forward
+            inner * self.curvature
+            + entry.forwards * self.forward
             + entry.backwards * self.backward
             + entry.model_forwards * self.model
         )
 
 
 def _seconds(work: Callable[[], object], device: torch.device, patience: float) -> float:
-    """The shortest of up to four runs; the first, which also allocates, counts only if it took long."""
+    """The mean of up to seven runs; the first, which also allocates, counts only if it took long."""
     times: list[float] = []
-    while len(times) < 4 and sum(times) < patience:
-        start = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    while len(times) < 8 and sum(times) < patience:
+        times.append(timed(work, str(device))[1])
+    kept = times[1:] or times
+    return sum(kept) / len(kept)
 
 
 def within_budget(front: Sequence[FrontEntry], seconds: Sequence[float], budget: float) -> tuple[int, bool]:

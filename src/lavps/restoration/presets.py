@@ -20,6 +20,9 @@ balanced    K = 50, one gradient a step        K = 50, no gradient
 best        K = 100, two gradients a step      K = 100, one whitened gradient a step, warm start in the last
                                                30 % of the time
 ==========  =================================  ============================================================
+
+Under a latent prior Adam takes five gradients a step in place of these: the whitened gradient would ask the
+decoder for its curvature, some sixty passes through it at every step.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ __all__ = ["FRONTS", "FrontEntry", "Quality", "Settings", "front_for", "of_quali
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -40,6 +43,7 @@ from ..samplers import LAVPS, MGDM
 Quality = Literal["fast", "balanced", "best"]
 _RATES = {"whitened": 1.0, "adam": 0.03}
 FRONTS = "fronts.json"
+_LATENT_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class Settings:
         minimizer: "whitened" (:class:`~lavps.WhitenedGradient`) or "adam".
         learning_rate: the whitened gradient's step size (default 1), or Adam's learning rate (default .03).
         safeguard: fall back to the zero-shot start where a model's prediction is worse.
+        denoising_steps: M denoiser calls from x_s to x_0.
+        renoise: "forward" or "bridge".
     """
 
     num_steps: int = 50
@@ -63,6 +69,8 @@ class Settings:
     minimizer: Literal["whitened", "adam"] = "whitened"
     learning_rate: float | None = None
     safeguard: bool = True
+    denoising_steps: int = 1
+    renoise: Literal["forward", "bridge"] = "forward"
 
     def __post_init__(self) -> None:
         if self.minimizer not in _RATES:
@@ -90,6 +98,8 @@ class Settings:
             "gradient_steps_end": self.gradient_steps_end,
             "r_switch": self.r_switch,
             "minimizer": minimizer,
+            "denoising_steps": self.denoising_steps,
+            "renoise": self.renoise,
         }
         if model is None:
             return MGDM(prior, **options)
@@ -103,11 +113,10 @@ class Settings:
             inside = k / self.num_steps <= 1.0 - self.r_switch + 1e-9
             gradients = end if inside else self.gradient_steps_start
             backwards += gradients
+            forwards += gradients + self.denoising_steps
             if amortized and inside and self.safeguard:
-                # The two evaluations are the first gradient's forward, or the last denoising, at once.
-                forwards += 2 + gradients if gradients else 2
-            else:
-                forwards += gradients + 1
+                # The two evaluations are the first gradient's forward, or the one denoising, at once.
+                forwards += 1 if gradients or self.denoising_steps == 1 else 2
             passes += int(amortized and inside)
         return forwards, backwards, passes
 
@@ -186,10 +195,16 @@ def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
     return sorted(entries, key=lambda entry: -float(entry.score or 0.0))
 
 
-def front_for(folder: str | Path, amortized: bool, task: str | None) -> list[FrontEntry]:
+def front_for(
+    folder: str | Path, amortized: bool, task: str | None, latent: bool = False
+) -> list[FrontEntry]:
     """The settings to choose from, best last: those measured for a model, or the table above."""
-    measured = read_fronts(folder, task)
-    return measured or [FrontEntry.of(settings, amortized) for settings in _DEFAULTS[amortized]]
+    if measured := read_fronts(folder, task):
+        return measured
+    defaults = _DEFAULTS[amortized]
+    if latent:
+        defaults = tuple(replace(s, gradient_steps_start=_LATENT_STEPS, minimizer="adam") for s in defaults)
+    return [FrontEntry.of(settings, amortized) for settings in defaults]
 
 
 def of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:

@@ -73,9 +73,9 @@ class Restorer:
         """From model folders or checkpoints; a model that was not trained for the prior is refused."""
         loaded = load_prior(prior, device, label)
         warm = None if model is None else load_inference_model(model, loaded, device)
-        settings = (
-            settings or of_quality(front_for(model or prior, warm is not None, None), "balanced").settings
-        )
+        if settings is None:
+            front = front_for(model or prior, warm is not None, None, isinstance(loaded, LatentPrior))
+            settings = of_quality(front, "balanced").settings
         return cls(loaded, settings, warm, tile_batch=tile_batch)
 
     @property
@@ -102,8 +102,7 @@ class Restorer:
         at_once = min(batch_size or rows, rows)
         prior, model = self.on(problem.image_shape)
         pace = Pace.measure(prior, problem.select(torch.arange(rows)[:at_once] // samples), model)
-        chunks = rows / at_once
-        return Pace(pace.forward * chunks, pace.backward * chunks, pace.model * chunks)
+        return pace.times(rows / at_once)
 
     def using(self, entry: FrontEntry) -> Restorer:
         """The same with the settings of an entry of a front."""
@@ -172,9 +171,8 @@ def restore(
     """
     noise = noise if isinstance(noise, NoiseModel) else GaussianNoise(noise)
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
-    entry = of_quality(
-        front_for(prior if isinstance(prior, str | Path) else "", model is not None, None), quality
-    )
+    folder = prior if isinstance(prior, str | Path) else ""
+    entry = of_quality(front_for(folder, model is not None, None, isinstance(loaded, LatentPrior)), quality)
     restorer = Restorer(loaded, entry.settings, model)
     in_shape = None if isinstance(operator, Operator) else restorer.image_shape
     return restorer.restore(InverseProblem(y, operator, noise, in_shape), samples, seed=seed)

@@ -11,8 +11,6 @@ from __future__ import annotations
 __all__ = ["encode_image", "format_of", "write_atomically", "write_image"]
 
 import io
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..amortization.atomic import write_atomically
 from .headers import save_options
 from .images import Format, ImageError, ImageFile
 from .wide import deflated_tiff, wide_png
@@ -56,21 +55,6 @@ def write_image(path: str | Path, pixels: Tensor, like: ImageFile) -> None:
     The file appears under its name when it is complete, and not at all if anything fails before.
     """
     write_atomically(path, encode_image(pixels, like, format_of(path)))
-
-
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write beside, then rename: no reader, crash or Ctrl-C ever meets half a file."""
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def encode_image(pixels: Tensor, like: ImageFile, format: Format | None = None) -> bytes:

@@ -1,19 +1,21 @@
-"""The example pictures of the README: people who do not exist, measured in three ways.
+"""The example pictures of the README: faces that the prior has drawn, measured in three ways.
 
-    python recipes/examples.py          # a second
+    python recipes/examples.py                          # a second
+    python recipes/examples.py --restored restored      # after the README's commands: the picture of them
 
-The faces are tiles of ``zoo/faces64/samples.png``, which the prior drew. No photograph is in them, so nobody's rights
-are. Each is measured as ``lavps degrade`` would, with noise .05, and written as a PNG of 8 bits: what a camera gives.
+The faces are tiles of ``zoo/faces64/samples.png``: nobody was photographed for them. Each is measured as ``lavps degrade`` would, with noise .05, and written as a PNG of 8 bits: what a camera gives.
 The mask and the kernel are files too, and it is these files that measured. ``truth/`` holds what was measured.
 """
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import tyro
+from PIL import Image
 from torch import Tensor
 
 import lavps
@@ -21,6 +23,7 @@ from lavps.operators import AveragePool, Blur, Mask, Operator
 from lavps.operators.named import named_family
 from lavps.restoration import ImageFile, read_image, write_image
 from lavps.restoration.arrays import read_kernel, read_mask
+from lavps.restoration.pictures import comparison, picture_panel
 
 SIDE, NOISE = 64, 0.05
 TILES = {"small": (5, 2), "hole": (6, 3), "shaken": (4, 3)}  # row and column among the samples
@@ -34,6 +37,8 @@ class Config:
     """The sheet of samples."""
     output: Path = Path("examples")
     """Folder of the pictures."""
+    restored: Path | None = None
+    """Folder of the restored examples, to make one picture of."""
 
 
 def save(file: Path, pixels: Tensor) -> None:
@@ -57,8 +62,29 @@ def operator_of(name: str, shape: torch.Size, folder: Path) -> Operator:
     return AveragePool(4)
 
 
+def sheet_of(restored: Path, folder: Path) -> None:
+    """The comparisons below each other, with the truth at their right."""
+    rows = []
+    for name in TILES:
+        truth = picture_panel(
+            read_image(folder / "truth" / f"{name}.png").pixels, "what was measured", "never shown"
+        )
+        pair = [Image.open(restored / f"{name}-comparison.png"), Image.open(io.BytesIO(comparison([truth])))]
+        row = Image.new("RGB", (sum(part.width for part in pair), max(part.height for part in pair)), "white")
+        row.paste(pair[0], (0, 0))
+        row.paste(pair[1], (pair[0].width, 0))
+        rows.append(row)
+    sheet = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)), "white")
+    for number, row in enumerate(rows):
+        sheet.paste(row, (0, number * row.height))
+    sheet.save(folder / "restored.png", optimize=True)
+
+
 def main(config: Config) -> None:
     """Write the pictures."""
+    if config.restored is not None:
+        sheet_of(config.restored, config.output)
+        return
     sheet = read_image(config.samples).pixels
     (config.output / "truth").mkdir(parents=True, exist_ok=True)
     for name, (row, column) in TILES.items():

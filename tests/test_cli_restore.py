@@ -206,6 +206,50 @@ def test_what_cannot_be_begun_ends_with_code_1_and_a_reason(
     assert (tmp_path / "a.png").read_bytes() == before
 
 
+def test_one_file_may_be_given_its_name(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = save(tmp_path / "photo.png", picture(4, 4)).read_bytes()
+    (tmp_path / "my_ops.py").write_text("def negative(x):\n    return -x\n")
+    words = ["restore", "photo.png", "--operator", "my_ops.py:negative", "--prior", str(models / "prior")]
+    main([*words, "-o", "made/out.png"])
+    names = sorted(path.name for path in (tmp_path / "made").iterdir())
+    assert names == ["out-comparison.png", "out.json", "out.png"]
+    main(["replay", "made/out.json"])
+    assert "identical" in capsys.readouterr().out
+    for name, reason in (("photo.png", "would both be written to photo.png"), (".", "overwritten")):
+        with pytest.raises(SystemExit) as end:
+            main([*words, "-o", name])
+        assert end.value.code == 1
+        assert reason in capsys.readouterr().err
+    assert (tmp_path / "photo.png").read_bytes() == before
+    save(tmp_path / "b.png", picture(4, 4))
+    with pytest.raises(SystemExit):
+        main(["restore", "b.png", *words[1:], "-o", "made/out.png"])
+    assert "names one picture: name a folder for several" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "task", ["denoise", "sr4", "gaussian-blur", "motion-blur", "centre-box", "jpeg", "hdr"]
+)
+def test_one_pixel_is_restored_or_refused_in_a_line(
+    models: Path, tmp_path: Path, task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "in.png", picture(1, 1))
+    save(tmp_path / "whole.png", picture(8, 8))
+    files = [tmp_path / "in.png", tmp_path / "whole.png"]
+    options = ["--task", task, "--quality", "fast"]
+    if task == "gaussian-blur":
+        assert code_of(models, *files, *options, output=tmp_path / "out") == 3
+        (line,) = (line for line in capsys.readouterr().err.splitlines() if "in.png" in line)
+        assert "take a smaller kernel" in line
+    else:
+        restore(models, *files, *options, output=tmp_path / "out")
+        assert Image.open(tmp_path / "out" / "in.png").size == ((4, 4) if task == "sr4" else (1, 1))
+    assert (tmp_path / "out" / "whole.png").is_file()
+
+
 def test_two_files_are_not_written_to_one_place(models: Path, tmp_path: Path) -> None:
     for name in ("a.png", "a-comparison.png"):
         save(tmp_path / name, picture(4, 4))

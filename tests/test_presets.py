@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lavps
+from lavps.restoration import Restorer
 from lavps.restoration.pacing import Pace, parse_duration, within_budget
 from lavps.restoration.presets import FrontEntry, Settings, front_for, of_quality
 from problems import network_prior, pooling_problem
@@ -109,3 +110,14 @@ def test_the_pace_times_every_pass() -> None:
     assert calls
     assert Pace.measure(network_prior(), pooling_problem(2), patience=0.0001).model == 0.0
     assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("operator", [lavps.operators.AveragePool(4), lavps.operators.HDRClip(2.0)], ids=repr)
+def test_the_predicted_seconds_are_near_the_real_ones(operator: lavps.operators.Operator) -> None:
+    """On a network large enough that its passes are the work; generous, since others may use the machine."""
+    prior = lavps.load_prior(Path(__file__).parent.parent / "zoo" / "faces64")
+    problem = lavps.InverseProblem.simulate(torch.zeros(1, 3, 64, 64), operator, lavps.GaussianNoise(0.05))
+    restorer = Restorer(prior, Settings(num_steps=8))
+    predicted = restorer.pace(problem).predict(FrontEntry.of(restorer.settings, False))
+    real = restorer.restore(problem).trace.seconds
+    assert predicted / 4 < real < 4 * predicted, (predicted, real)

@@ -172,8 +172,9 @@ class Measuring:
             if found == tuple(y.shape):
                 return operator, shape
             reasons.append(f"of images {shape} it gives {found}")
+        why = "; ".join(dict.fromkeys(reasons))
         raise ValueError(
-            f"{self.task} does not make measurements of shape {tuple(y.shape)} ({'; '.join(reasons)}): "
+            f"{self.task} does not make measurements of shape {tuple(y.shape)} ({why}): "
             "an operator of your own can state its in_shape as a CallableOperator"
         )
 

@@ -35,7 +35,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ..initializers import WarmStartModel
+import torch
+
+from ..initializers import Safeguarded, WarmStartModel, ZeroShot
 from ..minimizers import Adam, Minimizer, WhitenedGradient
 from ..priors import Prior
 from ..samplers import LAVPS, MGDM
@@ -54,10 +56,12 @@ class Settings:
         num_steps: K.
         gradient_steps_start: G_start, outside the window.
         gradient_steps_end: G_end, inside; default G_start.
-        r_switch: the window is t <= 1 - r_switch; an inference model is asked inside.
+        r_switch: the window is t <= 1 - r_switch.
         minimizer: "whitened" (:class:`~lavps.WhitenedGradient`) or "adam".
         learning_rate: the whitened gradient's step size (default 1), or Adam's learning rate (default .03).
         safeguard: fall back to the zero-shot start where a model's prediction is worse.
+        r_model: the model is asked where t <= 1 - r_model; default r_switch.
+        probe_every: steps from one judgement of the safeguard to the next.
         denoising_steps: M denoiser calls from x_s to x_0.
         renoise: "forward" or "bridge".
     """
@@ -69,6 +73,8 @@ class Settings:
     minimizer: Literal["whitened", "adam"] = "whitened"
     learning_rate: float | None = None
     safeguard: bool = True
+    r_model: float | None = None
+    probe_every: int = 1
     denoising_steps: int = 1
     renoise: Literal["forward", "bridge"] = "forward"
 
@@ -103,21 +109,24 @@ class Settings:
         }
         if model is None:
             return MGDM(prior, **options)
-        return LAVPS(prior, model, safeguard=self.safeguard, **options)
+        warm = {"safeguard": self.safeguard, "r_model": self.r_model, "probe_every": self.probe_every}
+        return LAVPS(prior, model, **warm, **options)
 
     def cost(self, amortized: bool) -> tuple[int, int, int]:
         """Forwards, backwards and model passes of a run, if the safeguard keeps every warm start."""
-        forwards, backwards, passes = 1, 0, 0
-        end = self.gradient_steps_start if self.gradient_steps_end is None else self.gradient_steps_end
-        for k in range(2, self.num_steps):
-            inside = k / self.num_steps <= 1.0 - self.r_switch + 1e-9
-            gradients = end if inside else self.gradient_steps_start
+        nobody: Any = None  # is asked for nothing but its rules
+        sampler = self.sampler(nobody, (lambda context: context.bridge) if amortized else None)
+        forwards, backwards, passes, verdict = 1, 0, 0, None
+        for k in range(self.num_steps - 1, 1, -1):
+            start = sampler.initializer(k / self.num_steps, k, verdict)
+            gradients = sampler.gradient_steps(k / self.num_steps)
             backwards += gradients
             forwards += gradients + self.denoising_steps
-            if amortized and inside and self.safeguard:
+            passes += int(not isinstance(start, ZeroShot))
+            if isinstance(start, Safeguarded):
+                verdict = torch.ones(1, dtype=torch.bool)
                 # The two evaluations are the first gradient's forward, or the one denoising, at once.
                 forwards += 1 if gradients or self.denoising_steps == 1 else 2
-            passes += int(amortized and inside)
         return forwards, backwards, passes
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from ...amortization.checkpoint import write_json
 from ..pareto import pareto_front
+from .methods import LIKELIHOOD_STEP
 from .records import read_json
 
 _SAMPLERS = ("mgdm", "lavps")
@@ -36,10 +37,9 @@ def exported_fronts(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
     points = results["points"].get("test") or results["points"].get("validation", [])
     by_model: dict[str, list[Mapping[str, Any]]] = {}
     for point in points:
-        if point["method"]["sampler"] in _SAMPLERS:
-            by_model.setdefault(point["method"].get("model") or results["settings"]["prior"], []).append(
-                point
-            )
+        method = point["method"]
+        if method["sampler"] in _SAMPLERS and method.get("model") != LIKELIHOOD_STEP:
+            by_model.setdefault(method.get("model") or results["settings"]["prior"], []).append(point)
     fronts = {}
     for model, candidates in by_model.items():
         chosen = pareto_front([p["cost"] for p in candidates], [p["lpips"] for p in candidates])

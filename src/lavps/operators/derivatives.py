@@ -55,7 +55,8 @@ def central_difference(function: Map, x: Tensor, u: Tensor) -> Tensor:
     largest = u.abs().flatten(1).amax(1).clamp(min=torch.finfo(u.dtype).tiny)
     step = torch.finfo(u.dtype).eps ** (1 / 3) / largest.reshape(-1, *[1] * (u.ndim - 1))
     change = function(x + step * u) - function(x - step * u)
-    return change / (2.0 * step.reshape(-1, *[1] * (change.ndim - 1)))
+    slope: Tensor = change / (2.0 * step.reshape(-1, *[1] * (change.ndim - 1)))
+    return slope
 
 
 def linear_map(x: Tensor, function: Map, adjoint: Map) -> Tensor:

@@ -109,8 +109,8 @@ class Settings:
         }
         if model is None:
             return MGDM(prior, **options)
-        warm = {"safeguard": self.safeguard, "r_model": self.r_model, "probe_every": self.probe_every}
-        return LAVPS(prior, model, **warm, **options)
+        options |= {"safeguard": self.safeguard, "r_model": self.r_model, "probe_every": self.probe_every}
+        return LAVPS(prior, model, **options)
 
     def cost(self, amortized: bool) -> tuple[int, int, int]:
         """Forwards, backwards and model passes of a run, if the safeguard keeps every warm start."""

@@ -85,10 +85,10 @@ class Restorer:
 
     def on(self, image_shape: Sequence[int]) -> tuple[Prior, InferenceModel | None]:
         """Prior and model for images (C, *spatial): themselves, or tiled. Latents are taken as they are."""
-        own = isinstance(self.prior, LatentPrior) or self.image_shape is None
-        if own or tuple(image_shape[1:]) == self.image_shape[1:]:  # type: ignore[index]
+        own = None if isinstance(self.prior, LatentPrior) else self.image_shape
+        if own is None or tuple(image_shape[1:]) == own[1:]:
             return self.prior, self.model
-        window = self.image_shape[1:]
+        window = own[1:]
         model = None if self.model is None else tiled_model(self.model, window, self.tile_batch)
         return TiledPrior(self.prior, window, batch=self.tile_batch), model
 
@@ -139,8 +139,8 @@ class Restorer:
         assert isinstance(self.prior, LatentPrior)
         assert posterior.samples is not None
         rows = posterior.samples.flatten(0, 1)
-        images = torch.cat([self.prior.decode(part) for part in rows.split(batch_size or len(rows))])
-        samples = images.unflatten(0, posterior.samples.shape[:2])
+        images = torch.cat([self.prior.decode(part) for part in torch.split(rows, batch_size or len(rows))])
+        samples = images.reshape(*posterior.samples.shape[:2], *images.shape[1:])
         std = samples.std(1) if posterior.num_samples > 1 else torch.full_like(samples[:, 0], float("nan"))
         return replace(posterior, samples=samples, mean=samples.mean(1), std=std)
 

@@ -73,6 +73,10 @@ def test_a_measured_front_is_asked_for_its_task(tmp_path: Path) -> None:
     assert steps == [10, 30, 90]
     assert [e.settings.num_steps for e in front_for(tmp_path, False, "sr4")] == [5]
     assert FrontEntry.from_dict(json.loads(json.dumps(front[0].to_dict()))) == front[0]
+    masked = entry(7, 0.3, task="centre-box")
+    (tmp_path / "fronts.json").write_text(json.dumps([*entries, masked]))
+    assert [e.settings.num_steps for e in front_for(tmp_path, False, "inpaint")] == [7]
+    assert [e.settings.num_steps for e in front_for(tmp_path, False, "deblur")] == steps
     (tmp_path / "fronts.json").write_text('[{"settings": {}}]')
     with pytest.raises(ValueError, match=r"fronts\.json is no list of settings"):
         front_for(tmp_path, False, None)

@@ -33,7 +33,15 @@ _FAILURES = (OSError, ValueError, TypeError, RuntimeError, ArithmeticError, Memo
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """Restore measured images: pictures, their uncertainty, and a manifest that says how good they are."""
+    """Restore measured images: pictures, their uncertainty, and a manifest that says how good they are.
+
+    $ lavps restore photo.png --task sr4 --noise 0.02 --prior zoo/faces64 -o large.png
+    $ lavps restore photo.png --mask mask.png --prior zoo/faces64 --samples 4
+    $ lavps restore photos/ --kernel kernel.png --prior model.pt --budget 30s --output restored/
+    $ lavps restore photo.png --operator my_ops.py:blur --prior zoo/faces64 --quality best
+
+    Exit codes: 0 all files are restored, 1 nothing could be begun, 3 some failed (each says why), 130 Ctrl-C.
+    """
 
     images: Annotated[tuple[Path, ...], tyro.conf.Positional]  # measured files, or folders of them
     prior: str  # model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), or Hub id

@@ -9,8 +9,9 @@ through it and passes of the inference model. A model folder may hold its own, m
       "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
 
 ``settings`` are those of :class:`Settings`, what is left out has its default there; ``score`` is LPIPS, lower
-is better; ``task``, which may be left out, is the measurement the score belongs to. The folder of the
-inference model is asked, or that of the prior where there is none. Without the file these are used:
+is better; ``task``, which may be left out, is the measurement the score belongs to. ``inpaint`` takes that of
+``centre-box`` where it has none of its own, ``deblur`` that of ``motion-blur``. The folder of the inference
+model is asked, or that of the prior where there is none. Without the file these are used:
 
 ==========  =================================  ============================================================
 quality     MGDM, whitened gradient            LAVPS, safeguarded
@@ -46,6 +47,15 @@ Quality = Literal["fast", "balanced", "best"]
 _RATES = {"whitened": 1.0, "adam": 0.03}
 FRONTS = "fronts.json"
 _LATENT_STEPS = 5
+# Tasks that a front measured on others serves, the nearest first: a mask or kernel of the user's own, mostly.
+_KIN = {
+    "inpaint": ("centre-box", "random-rectangle", "random-pixels", "half-pixels"),
+    "deblur": ("motion-blur", "random-motion-blur", "gaussian-blur"),
+    "random-rectangle": ("centre-box",),
+    "random-pixels": ("half-pixels",),
+    "random-motion-blur": ("motion-blur",),
+    "random-motion-blur-hard": ("random-motion-blur", "motion-blur"),
+}
 
 
 @dataclass(frozen=True)
@@ -199,9 +209,10 @@ def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
         entries = [FrontEntry.from_dict(values) for values in json.loads(file.read_text(encoding="utf-8"))]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} is no list of settings with score and costs: {error!r}") from error
-    own = [entry for entry in entries if entry.task == task]
-    entries = own or [entry for entry in entries if entry.task is None]
-    return sorted(entries, key=lambda entry: -float(entry.score or 0.0))
+    for known in (task, *_KIN.get(str(task), ()), None):
+        if own := [entry for entry in entries if entry.task == known]:
+            return sorted(own, key=lambda entry: -float(entry.score or 0.0))
+    return []
 
 
 def front_for(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import lavps
+from checkpoints import write_latent
 from lavps.networks import HDiT, HDiTConfig, Palette
 from lavps.operators import AveragePool
 from lavps.restoration import Restorer, Settings, TiledPrior, restore, tiled_model
@@ -122,3 +123,23 @@ def test_a_network_that_looks_at_the_problem_is_not_tiled() -> None:
 )
 def test_a_misfit_far_from_one_is_explained(level: float, words: str) -> None:
     assert words in verdict([level, level], 0.05)
+
+
+def test_latents_are_sampled_and_decoded(tmp_path: Path) -> None:
+    write_latent(tmp_path)
+    prior = lavps.load_prior(tmp_path)
+    assert isinstance(prior, lavps.priors.LatentPrior)
+    assert prior.image_shape == (3, 16, 16)
+    y, noise = 0.1 * torch.ones(1, 3, 4, 6), lavps.GaussianNoise(0.1)
+    settings = Settings(num_steps=4, minimizer="adam")
+    found = Restorer(prior, settings).restore(lavps.InverseProblem(y, AveragePool(4), noise), 2, batch_size=1)
+    operator = lavps.operators.DecodedOperator(AveragePool(4), prior)
+    latents = (
+        settings.sampler(prior).sample(lavps.InverseProblem(y, operator, noise), 2, batch_size=1).samples
+    )
+    assert latents is not None
+    assert latents.shape == (1, 2, 4, 8, 12)
+    with torch.no_grad():
+        expected = prior.decode(latents[0])
+    torch.testing.assert_close(found.samples[0], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.std[0], expected.std(0), rtol=1e-3, atol=1e-4)

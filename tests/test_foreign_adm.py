@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lavps
 from foreign_reference import Adm, Weights, adm
-from lavps.priors.foreign.adm import Assumed, load_adm
+from lavps.priors.foreign.adm import Assumed, _image_shape, load_adm
 
 INDICES = (0, 17, 500, 999)
 CASES = {
@@ -100,6 +100,14 @@ def test_published_shapes_bring_their_own_conventions() -> None:
         usual = Assumed.for_network(config(channels, mult, blocks))
         assert (usual.heads, usual.head_channels, usual.new_order) == (None, 64, False)
         assert usual.schedule == lavps.VPLinear()
+    for mult, side in (
+        ((1, 2, 3, 4), 64),
+        ((1, 1, 2, 3, 4), 128),
+        ((1, 1, 2, 2, 4, 4), 256),
+        ((0.5, 1, 1, 2, 2, 4, 4), 512),
+    ):
+        assert _image_shape(config(128, mult, 2)) == (3, side, side)
+    assert _image_shape(config(128, (1, 5), 2)) is None
 
 
 def test_classes_are_chosen_by_label(tmp_path: Path) -> None:

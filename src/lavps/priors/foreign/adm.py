@@ -40,7 +40,7 @@ _BLOCK = {
     "conv2": "out_layers.3",
     "skip": "skip_connection",
 }
-# Of the library's own table: widths of the levels over that of the first, and the side of the images.
+# Of the library's own table: widths of the levels over the model's, and the side of the images.
 _SIZES: dict[tuple[float, ...], int] = {
     (1, 2, 3, 4): 64,
     (1, 1, 2, 3, 4): 128,
@@ -120,8 +120,10 @@ def load_adm(
         f"{[level for level, attends in enumerate(config.attention) if attends]}, {about}{variance}; "
         f"assumed: {assumed}"
     )
+    shape = _image_shape(config)
+    line += "" if shape is None else f", images of {shape[1]} x {shape[2]}"
     prior = NetworkPrior(network, assumed.schedule, assumed.prediction, "index")
-    return Loaded(prior, line, _image_shape(config))
+    return Loaded(prior, line, shape)
 
 
 def _image_shape(config: ResidualUNetConfig) -> tuple[int, ...] | None:

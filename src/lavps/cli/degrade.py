@@ -28,6 +28,7 @@ from ..operators.named import family_from
 from ..problem import InverseProblem
 from ..restoration import ImageFile, encode_image, read_image, write_atomically
 from .listing import image_files
+from .restore import fatal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,10 @@ class Degrade:
 
     def run(self) -> None:
         """Measure every image; files that cannot be are listed, and the others are done."""
-        family_from(self.task, (3, 64, 64))  # a name that stands for nothing is refused before any work
-        files = image_files(self.images, self.output)
-        self.output.mkdir(parents=True, exist_ok=True)
+        with fatal("degrade"):
+            family_from(self.task, (3, 64, 64))  # a name that stands for nothing is refused before any work
+            files = image_files(self.images, self.output)
+            self.output.mkdir(parents=True, exist_ok=True)
         entries = [self._attempt(item, file) for item, file in enumerate(files)]
         records = [entry for entry in entries if "reason" not in entry]
         failures = [entry for entry in entries if "reason" in entry]

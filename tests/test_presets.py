@@ -47,7 +47,7 @@ def test_settings_are_plain_values() -> None:
     assert Settings().sampler(network_prior()).minimizer == lavps.WhitenedGradient()
     with pytest.raises(ValueError, match="no setting speed: known are num_steps"):
         Settings.from_dict({"speed": 1})
-    with pytest.raises(ValueError, match="whitened, adam"):
+    with pytest.raises(ValueError, match="adam, whitened"):
         Settings(minimizer="newton")  # type: ignore[arg-type]
 
 

@@ -16,12 +16,11 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from ...initializers import WarmStartModel
-from ...minimizers import Adam, Minimizer, WhitenedGradient
 from ...priors import Prior
-from ...samplers import DPS, LAVPS, MGDM, MGPS, MMPS, PosteriorDenoiser, Sampler, Supervised
+from ...samplers import DPS, MGPS, MMPS, PosteriorDenoiser, Sampler, Supervised
+from ...samplers.settings import RATES, MinimizerName, Settings, minimizer_of
 
 SamplerName = Literal["mgdm", "lavps", "mgps", "dps", "mmps", "supervised"]
-MinimizerName = Literal["adam", "whitened"]
 LIKELIHOOD_STEP = "likelihood-step"
 _DESCENT = ("num_steps", "gradient_steps_start", "minimizer", "learning_rate")
 _GIBBS = (*_DESCENT, "gradient_steps_end", "r_switch", "denoising_steps", "renoise")
@@ -33,7 +32,6 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "mmps": ("num_steps", "solver_steps", "eta"),
     "supervised": ("num_steps", "eta", "model"),
 }
-_RATES = {"adam": 0.03, "whitened": 1.0}
 _NAMES = {"adam": "Adam", "whitened": "whitened"}
 
 
@@ -130,7 +128,7 @@ class Method:
     @property
     def rate(self) -> float:
         """The learning rate, or its default."""
-        return _RATES[self.minimizer] if self.learning_rate is None else self.learning_rate
+        return RATES[self.minimizer] if self.learning_rate is None else self.learning_rate
 
     @property
     def end(self) -> int:
@@ -196,35 +194,14 @@ class Method:
                 prior,
                 num_steps=self.num_steps,
                 gradient_steps=self.gradient_steps_start,
-                minimizer=self._minimizer,
+                minimizer=minimizer_of(self.minimizer, self.learning_rate),
                 model=warm,
                 safeguard=self.safeguard,
             )
-        gibbs: dict[str, Any] = {
-            "num_steps": self.num_steps,
-            "gradient_steps_start": self.gradient_steps_start,
-            "gradient_steps_end": self.end,
-            "r_switch": self.r_switch,
-            "denoising_steps": self.denoising_steps,
-            "renoise": self.renoise,
-            "minimizer": self._minimizer,
-        }
-        if warm is None:
-            return MGDM(prior, **gibbs)
-        return LAVPS(
-            prior,
-            warm,
-            safeguard=self.safeguard,
-            r_model=self.r_model,
-            probe_every=self.probe_every,
-            **gibbs,
-        )
+        gibbs = {field.name: getattr(self, field.name) for field in fields(Settings)}
+        return Settings(**gibbs | {"gradient_steps_end": self.end}).sampler(prior, warm)
 
     @property
     def _descends(self) -> bool:
         """Whether it takes any gradient step."""
         return max(self.gradient_steps_start, self.end if self.sampler != "mgps" else 0) > 0
-
-    @property
-    def _minimizer(self) -> Minimizer:
-        return Adam(self.rate) if self.minimizer == "adam" else WhitenedGradient(self.rate)

@@ -1,0 +1,105 @@
+"""Settings of MGDM and LAVPS in plain JSON values, and the samplers they stand for."""
+
+from __future__ import annotations
+
+__all__ = ["RATES", "MinimizerName", "Settings", "minimizer_of"]
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import torch
+
+from ..initializers import Safeguarded, WarmStartModel, ZeroShot
+from ..minimizers import Adam, Minimizer, WhitenedGradient
+from ..priors import Prior
+from .gibbs import LAVPS, MGDM
+
+MinimizerName = Literal["adam", "whitened"]
+RATES: dict[str, float] = {"adam": 0.03, "whitened": 1.0}
+
+
+def minimizer_of(name: MinimizerName, rate: float | None = None) -> Minimizer:
+    """The minimiser of a name, with a learning rate, or step size, of its own by default."""
+    rate = RATES[name] if rate is None else rate
+    return Adam(rate) if name == "adam" else WhitenedGradient(rate)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of MGDM and LAVPS as plain JSON values: they pickle, and a manifest holds them.
+
+    Attributes:
+        num_steps: K.
+        gradient_steps_start: G_start, outside the window.
+        gradient_steps_end: G_end, inside; default G_start.
+        r_switch: the window is t <= 1 - r_switch.
+        minimizer: "whitened" (:class:`~lavps.WhitenedGradient`) or "adam".
+        learning_rate: the whitened gradient's step size (default 1), or Adam's learning rate (default .03).
+        safeguard: fall back to the zero-shot start where a model's prediction is worse.
+        r_model: the model is asked where t <= 1 - r_model; default r_switch.
+        probe_every: steps from one judgement of the safeguard to the next.
+        denoising_steps: M denoiser calls from x_s to x_0.
+        renoise: "forward" or "bridge".
+    """
+
+    num_steps: int = 50
+    gradient_steps_start: int = 1
+    gradient_steps_end: int | None = None
+    r_switch: float = 0.0
+    minimizer: MinimizerName = "whitened"
+    learning_rate: float | None = None
+    safeguard: bool = True
+    r_model: float | None = None
+    probe_every: int = 1
+    denoising_steps: int = 1
+    renoise: Literal["forward", "bridge"] = "forward"
+
+    def __post_init__(self) -> None:
+        if self.minimizer not in RATES:
+            raise ValueError(f"minimizer must be one of {', '.join(RATES)}, got {self.minimizer!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """The inverse of :meth:`to_dict`; what is left out has its default."""
+        known = [field.name for field in fields(cls)]
+        if unknown := sorted(set(values) - set(known)):
+            raise ValueError(f"there is no setting {', '.join(unknown)}: known are {', '.join(known)}")
+        return cls(**values)
+
+    def sampler(self, prior: Prior, model: WarmStartModel | None = None) -> MGDM:
+        """MGDM, or LAVPS where there is an inference model."""
+        options: dict[str, Any] = {
+            "num_steps": self.num_steps,
+            "gradient_steps_start": self.gradient_steps_start,
+            "gradient_steps_end": self.gradient_steps_end,
+            "r_switch": self.r_switch,
+            "minimizer": minimizer_of(self.minimizer, self.learning_rate),
+            "denoising_steps": self.denoising_steps,
+            "renoise": self.renoise,
+        }
+        if model is None:
+            return MGDM(prior, **options)
+        options |= {"safeguard": self.safeguard, "r_model": self.r_model, "probe_every": self.probe_every}
+        return LAVPS(prior, model, **options)
+
+    def cost(self, amortized: bool) -> tuple[int, int, int]:
+        """Forwards, backwards and model passes of a run, if the safeguard keeps every warm start."""
+        nobody: Any = None  # is asked for nothing but its rules
+        sampler = self.sampler(nobody, (lambda context: context.bridge) if amortized else None)
+        forwards, backwards, passes, verdict = 1, 0, 0, None
+        for k in range(self.num_steps - 1, 1, -1):
+            start = sampler.initializer(k / self.num_steps, k, verdict)
+            gradients = sampler.gradient_steps(k / self.num_steps)
+            backwards += gradients
+            forwards += gradients + self.denoising_steps
+            passes += int(not isinstance(start, ZeroShot))
+            if isinstance(start, Safeguarded):
+                verdict = torch.ones(1, dtype=torch.bool)
+                # The two evaluations are the first gradient's forward, or the one denoising, at once.
+                forwards += 1 if gradients or self.denoising_steps == 1 else 2
+        return forwards, backwards, passes

@@ -196,14 +196,14 @@ def lavps(
         else:
             q = tuple(part.clone().requires_grad_() for part in q)
             adam = torch.optim.Adam(q, lr=ETA)
-            for g in range(gradient_steps):  # line 17: likelihood guidance, by gradients through the denoiser
+            for g in range(gradient_steps):  # line 18: likelihood guidance, by gradients through the denoiser
                 adam.zero_grad()
                 objective(prior, c, q, noise("objective", k, g))[0].sum().backward()
                 adam.step()
             z = noise("variational", k, 0) if gradient_steps else noise("objective", k, 0)
-            x_s = (q[0] + q[1].exp() * z).detach()  # line 19
-            x_0 = prior.denoise(x_s, s)  # line 20, with M = 1
-        x_t = (1 - t) / (1 - s) * x_s + forward_variance(s, t).sqrt() * noise("renoise", k, 0)  # line 21
+            x_s = (q[0] + q[1].exp() * z).detach()  # line 20
+            x_0 = prior.denoise(x_s, s)  # line 21, with M = 1
+        x_t = (1 - t) / (1 - s) * x_s + forward_variance(s, t).sqrt() * noise("renoise", k, 0)  # line 22
     return x_0, kept
 
 

@@ -1,4 +1,4 @@
-r"""The inner variational problem of midpoint-guided samplers (the paper's Eqs. 14-15).
+r"""The inner variational problem of midpoint-guided samplers (the paper's Eqs. 15-16).
 
 In a context :math:`c = (x_0, x_t, s, t, y, A)` a sampler wants
 
@@ -83,7 +83,7 @@ class Context:
 
     @cached_property
     def bridge(self) -> DiagonalGaussian:
-        """q(x_s | x_0, x_t), the zero-shot start (the paper's Eqs. 19-20)."""
+        """q(x_s | x_0, x_t), the zero-shot start (the paper's Eqs. 21-22)."""
         kernel = bridge(self.schedule, self.x_0, self.x_t, as_time(0.0), self.s, self.t)
         return DiagonalGaussian(kernel.mean, kernel.std.log().to(kernel.mean.device))
 

@@ -1,4 +1,4 @@
-r"""The inference model: one forward pass that predicts where the inner problem ends (the paper's Eq. 16).
+r"""The inference model: one forward pass that predicts where the inner problem ends (the paper's Eq. 20).
 
 .. math:: \mu_\varphi(c) = m_b + \sigma_b \big(f^{mean}_\varphi(c) + \gamma_\varphi(s, t)\, u(c)\big), \qquad
     \lambda_\varphi(c) = \log \sigma_b + f^{std}_\varphi(c)

@@ -1,4 +1,4 @@
-r"""Rules for the midpoint s < t of a guided step (the weights :math:`\omega_t^s` of the paper's Eq. 12)."""
+r"""Rules for the midpoint s < t of a guided step (the weights :math:`\omega_t^s` of the paper's Eq. 13)."""
 
 from __future__ import annotations
 

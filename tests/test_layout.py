@@ -8,55 +8,18 @@ from pathlib import Path
 import pytest
 
 import lavps
+from import_graph import ROOMS, imported_rooms, room_of, source_files
 
-ROOMS = [
-    "schedule",
-    "transitions",
-    "random",
-    "priors",
-    "operators",
-    "noise",
-    "problem",
-    "variational",
-    "minimizers",
-    "initializers",
-    "samplers",
-    "networks",
-    "amortization",
-    "evaluation",
-    "restoration",
-    "cli",
-]
 SOURCE = Path(lavps.__file__).parent
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+FILES = source_files(SOURCE)
 CORE = {"torch", "numpy", "tqdm", "PIL", "safetensors", "tyro"}
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def imported_rooms(tree: ast.AST, path: Path) -> set[str]:
-    """The rooms a file imports from, by relative or absolute name, at any depth of the file."""
-    depth_of_file = len(path.relative_to(SOURCE).parts)
-    rooms = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if node.level == depth_of_file:  # relative to the package's root
-                rooms |= {module.split(".")[0]} if module else {alias.name for alias in node.names}
-            elif node.level == 0 and module.split(".")[0] == "lavps":
-                rooms |= {module.split(".")[1]} if "." in module else {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("lavps.")}
-    return rooms
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_room_imports_only_from_rooms_before_it(path: Path) -> None:
-    room = room_of(path)
+    room = room_of(path, SOURCE)
     assert room in ROOMS, f"{room} has no place in the reading order"
-    for other in imported_rooms(ast.parse(path.read_text()), path):
+    for other in imported_rooms(ast.parse(path.read_text()), path, SOURCE):
         assert ROOMS.index(other) <= ROOMS.index(room), f"{room} imports {other}, which comes after it"
 
 

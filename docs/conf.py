@@ -1,0 +1,70 @@
+"""Sphinx's settings. ``sphinx-build -W docs docs/_build/html`` builds the site and runs its gallery."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+
+import lavps  # noqa: E402
+import made_pages  # noqa: E402
+
+project = "lavps"
+author = "The lavps developers"
+copyright = f"2026, {author}"
+version = release = lavps.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "tutorials", "auto_tutorials/**/*.ipynb", "auto_tutorials/**/*.md5", "*.txt"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+add_module_names = False
+python_use_unqualified_type_names = True
+suppress_warnings = ["config.cache"]
+
+html_theme = "furo"
+html_title = "lavps"
+html_static_path = ["_static"]
+html_show_sourcelink = False
+
+sphinx_gallery_conf: dict[str, Any] = {
+    "examples_dirs": "tutorials",
+    "gallery_dirs": "auto_tutorials",
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "matplotlib_animations": True,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_signature": False,
+    "plot_gallery": "True",
+    "min_reported_time": 10**6,
+    "write_computation_times": False,
+    "copyfile_regex": r".*\.rst",
+}
+
+
+def setup(app: Any) -> None:
+    """Make the pages that are not written by hand, before Sphinx looks for pages."""
+    made_pages.make_all()

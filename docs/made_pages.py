@@ -1,0 +1,79 @@
+"""Pages made from other files when the site is built: benchmarks, the command line, the drawing of imports.
+
+Nothing made here is committed: what a page shows is what the repository holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+from pathlib import Path
+
+from import_graph import draw
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+COMMANDS = (
+    "restore",
+    "degrade",
+    "replay",
+    "doctor",
+    "info",
+    "train prior",
+    "train inference",
+    "train conditional",
+    "bench measure",
+    "bench sweep",
+    "bench test",
+    "bench time",
+    "bench report",
+)
+
+
+def benchmark_pages() -> None:
+    """Copies of ``benchmarks/*.md`` with their figures, and links to recipes as plain names."""
+    folder = DOCS / "benchmarks"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for source in sorted((ROOT / "benchmarks").glob("*.md")):
+        text = source.read_text()
+        # What lies outside of the folder has no page here.
+        (folder / source.name).write_text(re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text))
+        for name in set(re.findall(r"\]\(([^):#]+\.(?:png|svg|jpg|gif|json))\)", text)):
+            shutil.copy(source.parent / name, folder / name)
+
+
+def help_of(command: str) -> str:
+    """What ``lavps COMMAND --help`` prints."""
+    from lavps.cli import main
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*command.split(), "--help"])
+    return re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())
+
+
+def command_page() -> None:
+    """The help of every command, as it is printed."""
+    os.environ["COLUMNS"] = "100"
+    parts = ["# Command line", "", "What `lavps COMMAND --help` prints.", ""]
+    for command in COMMANDS:
+        parts += [f"## lavps {command}", "", "```text", help_of(command).strip(), "```", ""]
+    (DOCS / "reference" / "command_line.md").write_text("\n".join(parts))
+
+
+def import_drawing() -> None:
+    """The architecture page's figure."""
+    folder = DOCS / "_static" / "made"
+    folder.mkdir(parents=True, exist_ok=True)
+    draw(ROOT / "src" / "lavps").savefig(folder / "rooms.svg")
+
+
+def make_all(*_: object) -> None:
+    """Everything; called when a build begins."""
+    benchmark_pages()
+    command_page()
+    import_drawing()

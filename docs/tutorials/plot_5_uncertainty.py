@@ -1,0 +1,131 @@
+r"""
+Posterior samples, uncertainty, and whether to believe it
+=========================================================
+
+A measurement leaves several images possible. A sampler returns several, and where they differ, the measurement did not say.
+This page reads a posterior of faces, then asks the question behind every error bar: is it honest?
+"""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+
+import lavps
+from lavps.evaluation import calibrate, oracle_mixture, oracle_problem
+from lavps.restoration import read_image
+
+# %%
+# A face from 16 x 16 pixels
+# --------------------------
+# The face is one that the prior ``zoo/faces64`` drew itself, so the prior is right about it. The measurement keeps one number
+# of sixteen. Eight samples by LAVPS, whose warm starts make gradients unnecessary.
+
+root = next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "zoo").is_dir())
+prior = lavps.load_prior(root / "zoo" / "faces64")
+model = lavps.load_inference_model(root / "zoo" / "faces64-sr4")
+truth = read_image(root / "zoo" / "faces64" / "samples.png").pixels[:, 320:384, 128:192][None]
+problem = lavps.InverseProblem.simulate(truth, lavps.operators.AveragePool(4), lavps.GaussianNoise(0.05))
+
+posterior = lavps.LAVPS(prior, model, num_steps=25, gradient_steps_start=0).sample(
+    problem, num_samples=8, seed=0
+)
+
+
+def show(panels, columns, cmaps=()):
+    """Pictures by their titles."""
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(1.9 * columns, 2.1 * rows), squeeze=False)
+    for ax in axes.flat:
+        ax.axis("off")
+    for ax, (title, image) in zip(axes.flat, panels.items(), strict=False):
+        if image.shape[0] == 3:
+            ax.imshow(image.permute(1, 2, 0).clamp(-1, 1) / 2 + 0.5)
+        else:
+            figure.colorbar(ax.imshow(image[0], cmap="magma", vmin=0), ax=ax, fraction=0.046)
+        ax.set_title(title, fontsize=9)
+    figure.tight_layout()
+
+
+low, high = posterior.interval(0.8)
+show(
+    {
+        "truth": truth[0],
+        "measured": problem.y[0],
+        **{f"sample {n + 1}": posterior.samples[0, n] for n in range(4)},
+        "mean": posterior.mean[0],
+        "spread": posterior.std[0].mean(0, keepdim=True),
+        "low end, 80 %": low[0],
+        "high end, 80 %": high[0],
+    },
+    columns=5,
+)
+
+# %%
+# A sample is sharp and is one possibility. The mean is smooth, is the better guess pixel by pixel, and is itself no face. The
+# spread is largest at edges, which the coarse pixels do not place. **One sample is not the truth**, however sharp.
+#
+# Do the samples explain the measurement? The misfit in units of the noise should be about 1: much more means that they
+# ignore it, much less that they fit its noise.
+
+misfit = problem.repeat(8).chi_square(posterior.samples[0])
+print("misfit:", [round(float(m), 2) for m in misfit])
+
+# %%
+# How many of the truth's pixels lie inside of the 80 % interval? One image cannot tell whether the intervals are right; it
+# can tell if they are badly wrong. (Eight samples make a coarse interval.)
+
+inside = ((truth[0] >= low[0]) & (truth[0] <= high[0])).float().mean()
+print(f"{inside:.0%} of the pixels are inside of their 80 % interval")
+
+# %%
+# Many truths: calibration
+# ------------------------
+# Draw a truth from the prior, measure it, sample its posterior, and note the *rank* of the truth among the samples. If the
+# sampler is right, every rank is equally likely. A sampler too sure of itself piles ranks up at both ends. This needs many
+# truths and an exact prior, so we are back at 8 x 8 mixtures.
+
+mixture = oracle_mixture()
+truths, problems = oracle_problem(mixture, "sr4", observations=150)
+
+
+def features(x):
+    """Three numbers of an image: two pixels and the difference of two others."""
+    return torch.stack([x[:, 0, 1, 1], x[:, 0, 4, 6], x[:, 0, 2, 2] - x[:, 0, 2, 5]], dim=1)
+
+
+samplers = {
+    "MGDM, Adam, 3 steps": lavps.MGDM(mixture, num_steps=50, gradient_steps_start=3),
+    "MGDM, whitened, 2 steps": lavps.MGDM(
+        mixture, num_steps=50, gradient_steps_start=2, minimizer=lavps.WhitenedGradient()
+    ),
+    "DPS": lavps.DPS(mixture, num_steps=100),
+}
+reports = {
+    name: calibrate(sampler, truths, problems, features, num_samples=31) for name, sampler in samplers.items()
+}
+
+figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), sharey=True)
+for ax, (name, result) in zip(axes, reports.items(), strict=True):
+    ax.hist(result.ranks.flatten(), bins=torch.linspace(-0.5, 31.5, 9).tolist(), color="C0", rwidth=0.9)
+    ax.axhline(result.ranks.numel() / 8, color="k", linewidth=0.8)
+    ax.set(title=name, xlabel="rank of the truth among 31 samples")
+figure.tight_layout()
+
+# %%
+# The same as coverage: how often the truth lies inside of an interval that claims 50, 80, 90 or 95 %.
+
+figure, ax = plt.subplots(figsize=(4.4, 3.6))
+ax.plot([0.4, 1], [0.4, 1], "k--", linewidth=0.8)
+for name, result in reports.items():
+    ax.plot(result.levels, result.coverage.mean(1), "o-", label=name)
+    inside = ", ".join(f"{float(c):.2f}" for c in result.coverage.mean(1))
+    print(f"{name:25} intervals of {result.levels} hold {inside}")
+ax.set(xlabel="level the interval claims", ylabel="share of truths inside")
+ax.legend(fontsize=8)
+figure.tight_layout()
+
+# %%
+# On the dashed line an interval keeps its word; below it promises too much. Calibration is about the sampler *under its
+# prior*: for images unlike those of the prior's training, all bets are off, whatever this page shows. The benchmark
+# `mixture_oracle` has the full study.

@@ -12,7 +12,6 @@ nobody's face.
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import torch
 
 import lavps
 from lavps.restoration import read_image

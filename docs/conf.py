@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
-    "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "tutorials", "auto_tutorials/**/*.ipynb", "auto_tutorials/**/*.md5", "*.txt"]
@@ -41,7 +41,7 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 add_module_names = False
 python_use_unqualified_type_names = True
-suppress_warnings = ["config.cache"]
+suppress_warnings = ["config.cache", "myst.header"]  # a benchmark's page may begin with small headings
 
 html_theme = "furo"
 html_title = "lavps"
@@ -65,6 +65,19 @@ sphinx_gallery_conf: dict[str, Any] = {
 }
 
 
+def escape(app: Any, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
+    """Docstrings write shapes as (B, C, *spatial) and sizes as |noise|, which are markup to Sphinx."""
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith(".. math"):
+            continue
+        parts = re.split(r"(:\w+:`[^`]*`|``[^`]*``)", line)  # roles and literals stay as they are
+        for place in range(0, len(parts), 2):
+            text = re.sub(r"(?<![\w*\\])\*(?=[a-z]\w*[),\]])", r"\\*", parts[place])
+            parts[place] = re.sub(r"\|(?=\S)|(?<=\S)\|", r"\|", text)
+        lines[number] = "".join(parts)
+
+
 def setup(app: Any) -> None:
     """Make the pages that are not written by hand, before Sphinx looks for pages."""
+    app.connect("autodoc-process-docstring", escape)
     made_pages.make_all()

@@ -11,26 +11,12 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from import_graph import draw
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-COMMANDS = (
-    "restore",
-    "degrade",
-    "replay",
-    "doctor",
-    "info",
-    "train prior",
-    "train inference",
-    "train conditional",
-    "bench measure",
-    "bench sweep",
-    "bench test",
-    "bench time",
-    "bench report",
-)
 
 
 def benchmark_pages() -> None:
@@ -56,11 +42,26 @@ def help_of(command: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())
 
 
+def commands(union: Any, above: str = "") -> list[str]:
+    """Names of all commands, from the types the command line is made of; groups give way to their members."""
+    found = []
+    for part in get_args(union):
+        if get_origin(part) is not Annotated:
+            continue
+        command, name = part.__origin__, f"{above} {part.__metadata__[0].name}".strip()
+        hints = get_type_hints(command, include_extras=True).values()
+        members = [member for hint in hints for member in commands(hint, name)]
+        found += members or [name]
+    return found
+
+
 def command_page() -> None:
     """The help of every command, as it is printed."""
+    from lavps import cli
+
     os.environ["COLUMNS"] = "100"
     parts = ["# Command line", "", "What `lavps COMMAND --help` prints.", ""]
-    for command in COMMANDS:
+    for command in commands(cli._Commands):
         parts += [f"## lavps {command}", "", "```text", help_of(command).strip(), "```", ""]
     (DOCS / "reference" / "command_line.md").write_text("\n".join(parts))
 

@@ -133,7 +133,8 @@ ax.legend(fontsize=8)
 figure.tight_layout()
 
 # %%
-# On the dashed line an interval keeps its word; below it promises too much. The exact samples keep theirs. Both samplers are
-# somewhat too sure of themselves, as guided samplers are: their intervals are a good guide and no guarantee. Calibration is about the sampler *under its
+# On the dashed line an interval keeps its word; below it promises too much. The exact samples keep theirs, up to the luck of
+# 150 truths. Both samplers, with these few steps, are
+# somewhat too sure of themselves: a good guide and no guarantee. Calibration is about the sampler *under its
 # prior*: for images unlike those of the prior's training, all bets are off, whatever this page shows. The benchmark
 # `mixture_oracle` has the full study.

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from extend.an_operator import Vignette
 from lavps.operators import (
     JPEG,
     MRI,
@@ -138,6 +139,7 @@ LINEAR = [
     Case("MRI 3-D", lambda: MRI(samples(2, 3, 4), coils(2, 2, 3, 4), complex_image=True), (2, 2, 3, 4)),
     Case("MRI 1-D", lambda: MRI(samples(9), complex_image=True), (2, 9)),
     Case("MRIs, one an item", lambda: MRI(samples(ROWS, 4, 5), coils(1, 2, 4, 5), batched=True), (1, 4, 5)),
+    Case("lenses, the example", lambda: Vignette(torch.tensor([0.2, 0.5, 0.8])), (2, 5, 4)),
     Case("range symmetric", lambda: Ranged(Blur(kernel(3, 3)), -3.0, 3.0), (2, 5, 6)),
     Case("range symmetric, one an item", lambda: Ranged(Blur(kernels(3, 3), batched=True), -2, 2), (1, 5, 4)),
 ]

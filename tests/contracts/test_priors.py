@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from extend.a_prior import NightSky
 from lavps.priors import (
     EDMPrior,
     GaussianMixturePrior,
@@ -83,6 +84,7 @@ CASES = [
     Case("tiled", lambda: TiledPrior(NetworkPrior(Convolution(), Flow(), "x0", "time"), 2, batch=3)),
     Case("tiled, shifted", lambda: TiledPrior(EDMPrior(Convolution()), 2, batch=3, shifted=True)),
     Case("latent", lambda: LatentPrior(mixture(), torch.tanh, torch.atanh, 2, 1, scale=0.5)),
+    Case("night sky, the example", NightSky),
     Case("from deepinv", lambda: from_deepinv(Convolution())),
 ]  # fmt: skip
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import lavps
+from extend.a_sampler import PulledDDIM
 from lavps import Context, DiagonalGaussian
 from lavps.operators import AveragePool, CallableOperator
 from lavps.samplers import (
@@ -86,6 +87,7 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
     "DPS-ddim": lambda p: lavps.DPS(p, num_steps=K, eta=0.0, step_size=0.3),
     "MMPS": lambda p: lavps.MMPS(p, num_steps=K, solver_steps=2),
     "DDIM": lambda p: lavps.DDIM(p, num_steps=K),
+    "PulledDDIM, the example": lambda p: PulledDDIM(p, num_steps=K),
     "Supervised": lambda p: lavps.Supervised(Told(p), num_steps=K),
     "Supervised-deterministic": lambda p: lavps.Supervised(Told(p), num_steps=K, eta=0.0, grid_power=1.5),
 }

@@ -17,7 +17,7 @@ The same training command, given again, resumes what was interrupted.
 
 from __future__ import annotations
 
-__all__ = ["main"]
+__all__ = ["main", "parse"]
 
 import sys
 from collections.abc import Sequence
@@ -44,10 +44,10 @@ _Commands = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and run the command; exit code 1 where it cannot be parsed, 130 on Ctrl-C."""
+def parse(arguments: Sequence[str] | None = None) -> Any:
+    """The command that these words stand for, not yet run; exit code 1 where they stand for none."""
     try:
-        command: Any = tyro.cli(
+        return tyro.cli(
             _Commands,
             prog="lavps",
             description="Posterior sampling for imaging inverse problems with diffusion priors.",
@@ -56,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except SystemExit as end:
         raise SystemExit(1 if end.code else 0) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and run the command; exit code 1 where it cannot be parsed, 130 on Ctrl-C."""
+    command = parse(arguments)
     try:
         command.run()
     except KeyboardInterrupt as interrupt:

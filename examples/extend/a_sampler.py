@@ -1,0 +1,42 @@
+"""A sampler of your own: DDIM whose guess is pulled towards the measurement; no gradient of the denoiser."""
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+
+from lavps.priors import Prior
+from lavps.random import Purpose
+from lavps.samplers import Sampler
+from lavps.samplers.base import Progress, Run
+from lavps.schedule import time_grid
+from lavps.transitions import ddim_step, per_sample
+
+
+@dataclass(frozen=True)
+class PulledDDIM(Sampler):
+    """x_0 <- D(x_t, t) + pull / (curvature + 1 / v), v = (sigma_t / alpha_t)^2 the doubt about the guess."""
+
+    prior: Prior
+    _: KW_ONLY
+    num_steps: int = 100
+
+    @property
+    def total_steps(self) -> int:
+        """One per interval of the grid."""
+        return self.num_steps
+
+    def steps(self, run: Run) -> Iterator[Progress]:
+        """The whole algorithm; noise comes by address, from (row, what for, step)."""
+        grid, schedule, x, problem = (
+            time_grid(self.num_steps),
+            run.prior.schedule,
+            run.initial(),
+            run.measured,
+        )
+        for k in range(self.num_steps, 0, -1):
+            x_0 = run.prior.denoise(x, grid[k])
+            precision = (schedule.alpha(grid[k]) / schedule.sigma(grid[k])).square().to(x_0)
+            x_0 = x_0 + problem.pull(x_0) / per_sample(problem.curvature(x_0) + precision, x_0)
+            if k > 1:
+                kernel = ddim_step(schedule, x_0, x, grid[k - 1], grid[k], eta=1.0)
+                x = kernel.sample(run.normal(Purpose.DDIM, k))
+            yield Progress(grid[k], x_0)

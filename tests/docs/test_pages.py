@@ -1,0 +1,160 @@
+"""The pages of the site run: their Python blocks, their commands, their examples of thirty lines."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import check_links
+import made_pages
+from import_graph import ROOMS, import_graph
+from lavps import cli
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name not in {"benchmarks", "_build"}]
+
+
+def fences(path: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: language, text. Openings and closings take turns."""
+    found, language, body = [], None, []
+    for line in path.read_text().splitlines():
+        if not line.startswith("```"):
+            body.append(line)
+        elif language is None:
+            language, body = line[3:].strip(), []
+        else:
+            found.append((language, "\n".join(body)))
+            language = None
+    assert language is None, f"{path} leaves a block open"
+    return found
+
+
+BLOCKS = [(path, block) for path in PAGES for language, block in fences(path) if language == "python"]
+COMMANDS = [
+    (path.name, line)
+    for path in [*PAGES, ROOT / "README.md"]
+    for language, block in fences(path)
+    for line in block.splitlines()
+    if language == "" and re.match(r"(lavps|torchrun .* lavps\.cli) ", line)
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the page "start" leaves it: the zoo, and a face cut by its command."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "zoo").symlink_to(ROOT / "zoo")
+    subprocess.run([sys.executable, DOCS / "a_face.py", "face.png"], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize(("path", "block"), BLOCKS, ids=[path.stem for path, _ in BLOCKS])
+def test_a_python_block_runs(
+    path: Path, block: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workplace)
+    exec(compile(block, str(path), "exec"), {})
+
+
+def test_the_commands_of_the_start_page_run(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    for name, command in COMMANDS:
+        if name == "start.md":
+            cli.main(shlex.split(command)[1:])
+    for output in ("face-1.png", "face-mean.png", "face-comparison.png", "face.json"):
+        assert list((workplace / "restored").glob(output)), sorted((workplace / "restored").iterdir())
+    assert (workplace / "denoised" / "face.png").is_file()
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_is_understood(page: str, command: str) -> None:
+    """Every option exists and has a value of its kind; nothing is run."""
+    words = shlex.split(command)
+    words = words[1:] if words[0] == "lavps" else words[words.index("lavps.cli") + 1 :]
+    assert callable(cli.parse(words).run)
+
+
+def test_a_command_with_a_wrong_option_is_noticed() -> None:
+    with pytest.raises(SystemExit):
+        cli.parse(["train", "prior", "--data", "images", "--output", "runs", "--step", "3"])
+    assert len(COMMANDS) > 25
+    assert len(BLOCKS) >= 4
+
+
+def test_the_command_page_knows_every_command() -> None:
+    found = made_pages.commands(cli._Commands)
+    assert {"restore", "train prior", "train inference", "bench sweep", "bench report"} <= set(found)
+    assert "usage: lavps train prior" in made_pages.help_of("train prior")
+
+
+def test_an_example_has_thirty_lines() -> None:
+    """Blank lines, imports and docstrings aside."""
+    for path in sorted((ROOT / "examples" / "extend").glob("*.py")):
+        tree = ast.parse(path.read_text())
+        aside: set[int] = set()
+        for node in ast.walk(tree):
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            if documented and ast.get_docstring(node) is not None:
+                aside |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                aside |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+        lines = enumerate(path.read_text().splitlines(), 1)
+        assert len([text for number, text in lines if text.strip() and number not in aside]) <= 30, path
+
+
+def test_the_drawing_is_of_the_real_imports() -> None:
+    imports, lines = import_graph(ROOT / "src" / "lavps")
+    assert list(imports) == ROOMS
+    assert imports["transitions"] == {"schedule"}
+    assert "priors" in imports["samplers"]
+    assert min(lines.values()) > 0
+
+
+def site(folder: Path, **pages: str) -> Path:
+    for name, text in pages.items():
+        (folder / f"{name}.html").write_text(text)
+    return folder
+
+
+def test_the_link_check_finds_what_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = '<h1 id="top">a</h1><a href="b.html#x">to b</a><a href="#top">up</a><a href="https://example.org">out</a>'
+    root = site(tmp_path, a=good, b='<p id="x">b</p>')
+    assert check_links.main([str(root)]) == 0
+    site(tmp_path, b='<p id="y">b</p><a href="c.html">c</a><code class="xref py py-obj">lavps.nothing</code>')
+    assert check_links.main([str(root)]) == 1
+    printed = capsys.readouterr().out
+    assert "b.html#x leads to a page without that anchor" in printed
+    assert "c.html leads nowhere" in printed
+    assert "lavps.nothing is no link" in printed
+    shutil.rmtree(tmp_path)
+    assert check_links.main([str(root)]) == 1, "no pages, no praise"
+
+
+def markdown_files() -> list[Path]:
+    folders = (ROOT, ROOT / "benchmarks", DOCS, *(path for path in (ROOT / "zoo").iterdir() if path.is_dir()))
+    return [path for folder in folders for path in sorted(folder.glob("*.md"))]
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_relative_links_of_a_markdown_file_exist(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        place = link.split("#")[0]
+        if place and "://" not in link and "auto_tutorials" not in link:
+            assert (path.parent / place).exists(), f"{path.name} links to {link}"
+
+
+@pytest.mark.slow
+def test_links_to_elsewhere_lead_somewhere() -> None:
+    """Of the Markdown sources; the built site is checked by docs/check_links.py --external."""
+    texts = "\n".join(path.read_text() for path in [*PAGES, *markdown_files()])
+    addresses = set(re.findall(r"\]\((https?://[^)\s]+)\)", texts))
+    problems = {address: check_links.check_external(address) for address in sorted(addresses)}
+    assert not {address: reason for address, reason in problems.items() if reason}

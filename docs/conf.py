@@ -28,7 +28,14 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "tutorials", "auto_tutorials/**/*.ipynb", "auto_tutorials/**/*.md5", "*.txt"]
+exclude_patterns = [
+    "_build",
+    "_static",
+    "tutorials",
+    "auto_tutorials/**/*.ipynb",
+    "auto_tutorials/**/*.md5",
+    "*.txt",
+]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]

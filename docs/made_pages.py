@@ -17,6 +17,7 @@ from import_graph import draw
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+MADE = DOCS / "_static" / "made"
 
 
 def benchmark_pages() -> None:
@@ -30,6 +31,12 @@ def benchmark_pages() -> None:
         (folder / source.name).write_text(re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text))
         for name in set(re.findall(r"\]\(([^):#]+\.(?:png|svg|jpg|gif|json))\)", text)):
             shutil.copy(source.parent / name, folder / name)
+
+
+def contributing_text() -> None:
+    """CONTRIBUTING.md, its links into the repository as plain names."""
+    text = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"`\1`", (ROOT / "CONTRIBUTING.md").read_text())
+    (MADE / "contributing.md").write_text(text)
 
 
 def help_of(command: str) -> str:
@@ -68,13 +75,13 @@ def command_page() -> None:
 
 def import_drawing() -> None:
     """The architecture page's figure."""
-    folder = DOCS / "_static" / "made"
-    folder.mkdir(parents=True, exist_ok=True)
-    draw(ROOT / "src" / "lavps").savefig(folder / "rooms.svg")
+    draw(ROOT / "src" / "lavps").savefig(MADE / "rooms.svg")
 
 
 def make_all(*_: object) -> None:
     """Everything; called when a build begins."""
+    MADE.mkdir(parents=True, exist_ok=True)
     benchmark_pages()
+    contributing_text()
     command_page()
     import_drawing()

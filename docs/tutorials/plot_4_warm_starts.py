@@ -67,7 +67,7 @@ ax.plot(tenths, before["zero_by_time"], "k--", label="MGDM's start (and the untr
 ax.plot(tenths, after["warm_by_time"], "o-", label="the trained model's")
 ax.set(xlabel="time t", ylabel="objective at the start")
 ax.set_yscale("symlog", linthresh=10)
-ax.legend()
+ax.legend(loc="lower right", fontsize=8)
 figure.tight_layout()
 print(f"the model's start is the better one in {after['acceptance']:.0%} of the contexts")
 

@@ -118,7 +118,7 @@ ax.plot(unseen_trace.times, unseen_trace.acceptance_by_step, label="operator nev
 ax.set(
     xlabel="time t (the walk goes from right to left)", ylabel="share of warm starts kept", ylim=(-0.03, 1.03)
 )
-ax.legend()
+ax.legend(loc="lower right", fontsize=8)
 figure.tight_layout()
 
 # %%

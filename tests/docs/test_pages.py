@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
 
 import check_links
 import made_pages
@@ -80,6 +82,27 @@ def test_a_command_is_understood(page: str, command: str) -> None:
     words = shlex.split(command)
     words = words[1:] if words[0] == "lavps" else words[words.index("lavps.cli") + 1 :]
     assert callable(cli.parse(words).run)
+
+
+RECIPES = sorted(
+    {
+        tuple(shlex.split(line)[1:])
+        for path in PAGES
+        for language, block in fences(path)
+        for line in block.splitlines()
+        if language == "" and line.startswith("python recipes/")
+    }
+)
+
+
+@pytest.mark.parametrize("words", RECIPES, ids=" ".join)
+def test_a_recipe_s_command_is_understood(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is parsed by the recipe's own settings; nothing is run."""
+    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
+    recipe = importlib.import_module(Path(words[0]).stem)
+    config = tyro.cli(getattr(recipe, "Command", None) or recipe.Config, args=words[1:])
+    if words[0] == "recipes/zoo.py":
+        assert set(config.names) <= set(recipe.MODELS)
 
 
 def test_a_command_with_a_wrong_option_is_noticed() -> None:

@@ -53,6 +53,7 @@ suppress_warnings = ["config.cache", "myst.header"]  # a benchmark's page may be
 html_theme = "furo"
 html_title = "lavps"
 html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_show_sourcelink = False
 
 sphinx_gallery_conf: dict[str, Any] = {

@@ -6,6 +6,7 @@ Nothing made here is committed: what a page shows is what the repository holds.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -13,10 +14,11 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from import_graph import draw
+from import_graph import ROOMS, draw, source_files
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+SOURCE = ROOT / "src" / "lavps"
 MADE = DOCS / "_static" / "made"
 
 
@@ -31,6 +33,50 @@ def benchmark_pages() -> None:
         (folder / source.name).write_text(re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text))
         for name in set(re.findall(r"\]\(([^):#]+\.(?:png|svg|jpg|gif|json))\)", text)):
             shutil.copy(source.parent / name, folder / name)
+
+
+def reference_pages() -> dict[str, list[str]]:
+    """The modules of each page of the reference: a page a room, and one for every package inside of a room."""
+    pages: dict[str, list[str]] = {room: [f"lavps.{room}"] for room in ROOMS if room != "cli"}
+    for path in source_files(SOURCE):
+        *packages, name = path.relative_to(SOURCE).with_suffix("").parts
+        if packages and packages[0] in pages:
+            modules = pages.setdefault(".".join(packages), [".".join(["lavps", *packages])])
+            modules += [] if name.startswith("__") else [".".join(["lavps", *packages, name])]
+    return pages
+
+
+def own_names(module: str, package: str) -> list[str]:
+    """What a module defines and offers, and its package, where it is another, does not offer already."""
+    loaded, above = importlib.import_module(module), importlib.import_module(package)
+    taken = set() if module == package else set(above.__all__)
+    objects = {name: getattr(loaded, name) for name in loaded.__all__ if name not in taken}
+    return [
+        name for name, thing in objects.items() if str(getattr(thing, "__module__", "")).startswith(module)
+    ]
+
+
+def reference_text(page: str, modules: list[str]) -> str:
+    """A page of the reference: the package as it is imported, then its modules one by one."""
+    package = modules[0]
+    parts = [f"# lavps.{page}", ""]
+    for module in modules:
+        if module != package:
+            parts += [f"## {module}", ""]
+        parts += ["```{eval-rst}", f".. automodule:: {module}"]
+        names = own_names(module, package)
+        if module.rpartition(".")[2] in importlib.import_module(package).__all__:
+            parts += ["   :no-index:"]  # a module that shares its name with what it offers
+        if names:
+            parts += [f"   :members: {', '.join(names)}", "   :imported-members:"]
+        parts += ["```", ""]
+    return "\n".join(parts)
+
+
+def write_reference() -> None:
+    """The pages made from docstrings."""
+    for page, modules in reference_pages().items():
+        (DOCS / "reference" / f"{page}.md").write_text(reference_text(page, modules))
 
 
 def contributing_text() -> None:
@@ -75,7 +121,7 @@ def command_page() -> None:
 
 def import_drawing() -> None:
     """The architecture page's figure."""
-    draw(ROOT / "src" / "lavps").savefig(MADE / "rooms.svg")
+    draw(SOURCE).savefig(MADE / "rooms.svg")
 
 
 def make_all(*_: object) -> None:
@@ -84,4 +130,5 @@ def make_all(*_: object) -> None:
     benchmark_pages()
     contributing_text()
     command_page()
+    write_reference()
     import_drawing()

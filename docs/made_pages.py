@@ -36,7 +36,7 @@ def benchmark_pages() -> None:
 
 
 def reference_pages() -> dict[str, list[str]]:
-    """The modules of each page of the reference: a page a room, and one for every package inside of a room."""
+    """The modules of each page of the reference: a page a room, and one for every package inside of one."""
     pages: dict[str, list[str]] = {room: [f"lavps.{room}"] for room in ROOMS if room != "cli"}
     for path in source_files(SOURCE):
         *packages, name = path.relative_to(SOURCE).with_suffix("").parts

@@ -44,6 +44,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+maximum_signature_line_length = 88
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 add_module_names = False

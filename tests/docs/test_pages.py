@@ -64,6 +64,17 @@ def test_a_python_block_runs(
 ) -> None:
     monkeypatch.chdir(workplace)
     exec(compile(block, str(path), "exec"), {})
+    printed = re.search(
+        re.escape(block) + r"\n```\n\nIt prints\n\n```text\n(.*?)\n```", path.read_text(), re.S
+    )
+    if (
+        printed is not None
+    ):  # the words as they stand, the numbers within a tenth: processors round differently
+        found, promised = capsys.readouterr().out, printed[1]
+        number = r"\d+\.\d+"
+        assert re.sub(number, "#", found).split() == re.sub(number, "#", promised).split()
+        pairs = zip(re.findall(number, found), re.findall(number, promised), strict=True)
+        assert all(abs(float(a) - float(b)) <= 0.1 * float(b) + 0.01 for a, b in pairs), found
 
 
 def test_the_commands_of_the_start_page_run(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,16 +60,19 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("path", "block"), BLOCKS, ids=[path.stem for path, _ in BLOCKS])
 def test_a_python_block_runs(
-    path: Path, block: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    block: str,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(workplace)
     exec(compile(block, str(path), "exec"), {})
     printed = re.search(
         re.escape(block) + r"\n```\n\nIt prints\n\n```text\n(.*?)\n```", path.read_text(), re.S
     )
-    if (
-        printed is not None
-    ):  # the words as they stand, the numbers within a tenth: processors round differently
+    if printed is not None:
+        # The words as they stand, the numbers within a tenth: processors round differently.
         found, promised = capsys.readouterr().out, printed[1]
         number = r"\d+\.\d+"
         assert re.sub(number, "#", found).split() == re.sub(number, "#", promised).split()

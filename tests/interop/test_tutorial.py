@@ -10,6 +10,9 @@ import matplotlib as mpl
 import pytest
 
 
+pytest.importorskip("deepinv")
+
+
 def test_the_mri_tutorial_runs_with_deepinv(capsys: pytest.CaptureFixture[str]) -> None:
     mpl.use("Agg")
     script = Path(__file__).parents[2] / "docs" / "tutorials" / "plot_6_mri.py"

@@ -9,7 +9,6 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-
 pytest.importorskip("deepinv")
 
 

@@ -116,7 +116,7 @@ figure, ax = plt.subplots(figsize=(5, 3.2))
 ax.plot(seen_trace.times, seen_trace.acceptance_by_step, label="operator of the training")
 ax.plot(unseen_trace.times, unseen_trace.acceptance_by_step, label="operator never seen")
 ax.set(
-    xlabel="time t (the walk goes from right to left)", ylabel="share of warm starts kept", ylim=(-0.03, 1.03)
+    xlabel="time t (the walk goes from right to left)", ylabel="share of warm starts kept", ylim=(-0.3, 1.03)
 )
 ax.legend(loc="lower right", fontsize=8)
 figure.tight_layout()

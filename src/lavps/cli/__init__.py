@@ -7,6 +7,7 @@
     lavps degrade photo.png --task sr4 --noise 0.05 --output measured/
     lavps info runs/faces64/model
     lavps restore measured/ --prior runs/faces64/model --samples 4 --output restored/
+    lavps restore-bulk shards/ restored/ --prior runs/faces64/model --task sr4
     lavps replay restored/photo.json
     lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
@@ -31,6 +32,7 @@ from .doctor import Doctor
 from .info import Info
 from .replay import Replay
 from .restore import Restore
+from .restore_bulk import RestoreBulk
 from .train import Train
 
 _Commands = (
@@ -39,6 +41,7 @@ _Commands = (
     | Annotated[Degrade, tyro.conf.subcommand("degrade")]
     | Annotated[Info, tyro.conf.subcommand("info")]
     | Annotated[Restore, tyro.conf.subcommand("restore")]
+    | Annotated[RestoreBulk, tyro.conf.subcommand("restore-bulk")]
     | Annotated[Replay, tyro.conf.subcommand("replay")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )

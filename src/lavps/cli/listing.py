@@ -4,9 +4,10 @@ from __future__ import annotations
 
 __all__ = ["image_files"]
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from ..restoration.arrays import degraded_records
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".npy"}
 
@@ -51,7 +52,7 @@ def _expanded(paths: Sequence[Path]) -> Iterator[Path]:
 
 def _pictures_of_measurements(folder: Path) -> set[str]:
     try:
-        entries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["measurements"]
-        return {entry["picture"] for entry in entries if (folder / entry["measurement"]).is_file()}
-    except (OSError, ValueError, KeyError, TypeError):
+        _, shown = degraded_records((folder / "manifest.json").read_bytes())
+    except OSError:
         return set()
+    return {picture for picture, measurement in shown.items() if (folder / measurement).is_file()}

@@ -6,6 +6,7 @@ __all__ = [
     "DegradedRecord",
     "Drawn",
     "degraded_record",
+    "degraded_records",
     "is_array",
     "read_array",
     "read_kernel",
@@ -61,16 +62,33 @@ class DegradedRecord:
 
 def degraded_record(file: Path) -> DegradedRecord | None:
     """What the manifest beside a file says of it, if there is one and it does."""
-    manifest = file.parent / "manifest.json"
     try:
-        about = json.loads(manifest.read_text(encoding="utf-8"))
-        for entry in about["measurements"]:
-            if file.name in (entry["measurement"], entry.get("picture")):
-                drawn = Drawn(int(about["seed"]), int(entry["item"]), tuple(entry["image_shape"]))
-                return DegradedRecord(str(about["task"]), float(about["noise"]), drawn)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # none, or another program's
-    return None
+        about = (file.parent / "manifest.json").read_bytes()
+    except OSError:
+        return None
+    return degraded_records(about)[0].get(file.name)
+
+
+def degraded_records(about: bytes) -> tuple[dict[str, DegradedRecord], dict[str, str]]:
+    """What a manifest of ``lavps degrade`` says of the files beside it, and which one a picture shows.
+
+    Args:
+        about: content of ``manifest.json``; another program's says nothing.
+    """
+    records: dict[str, DegradedRecord] = {}
+    pictures: dict[str, str] = {}
+    try:
+        values = json.loads(about)
+        for entry in values["measurements"]:
+            drawn = Drawn(int(values["seed"]), int(entry["item"]), tuple(entry["image_shape"]))
+            record = DegradedRecord(str(values["task"]), float(values["noise"]), drawn)
+            records[entry["measurement"]] = record
+            if (picture := entry.get("picture")) not in (None, entry["measurement"]):
+                records[picture] = record
+                pictures[picture] = entry["measurement"]
+    except (ValueError, KeyError, TypeError):
+        return {}, {}
+    return records, pictures
 
 
 def is_array(encoded: bytes) -> bool:

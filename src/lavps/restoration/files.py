@@ -7,12 +7,12 @@ measurement that is an array (.npy) is restored to an array and to a picture.
 
 from __future__ import annotations
 
-__all__ = ["ITEM", "RestoredFile", "named", "output_names", "restore_file", "suffix_for"]
+__all__ = ["ITEM", "RestoredFile", "named", "output_names", "restore_file", "restore_files", "suffix_for"]
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from .images import Format, ImageFile
 from .measuring import Measured
 from .pictures import Panel, comparison, picture_panel, uncertainty_panel
 from .restorer import Restorer
+from .stacking import stacked
 from .writing import encode_image
 
 _SUFFIXES: dict[Format, str] = {
@@ -125,7 +126,7 @@ def named(output: Path | None, file: Path) -> tuple[Path, str]:
     return (output.parent, output.stem) if is_name else (output, file.stem)
 
 
-def suffix_for(file: Path, like: ImageFile) -> str:
+def suffix_for(file: PurePath, like: ImageFile) -> str:
     """The suffix of what is written: the file's own where it says what the content is."""
     own = file.suffix.lower()
     return own if _ALTERNATIVES.get(own) == like.format else _SUFFIXES[like.format]
@@ -141,15 +142,43 @@ def restore_file(
     callback: Callable[[Step], bool | None] | None = None,
 ) -> RestoredFile:
     """Sample what a file measured; what the run advises is in the posterior's trace, not a warning."""
+    (restored,) = restore_files(restorer, [measured], samples, [seed], batch_size, device, callback)
+    return restored
+
+
+def restore_files(
+    restorer: Restorer,
+    measured: Sequence[Measured],
+    samples: int = 1,
+    seeds: Sequence[int] = (0,),
+    batch_size: int | None = None,
+    device: str | torch.device = "cpu",
+    callback: Callable[[Step], bool | None] | None = None,
+) -> list[RestoredFile]:
+    """Sample what several files measured, at once; which can be, says :mod:`~lavps.restoration.stacking`.
+
+    Args:
+        restorer: with the settings for them all.
+        measured: the problems.
+        samples: of every file.
+        seeds: one for each: with its seed a file has the noise that it has alone.
+        batch_size: samples at a time, of all files together; default all.
+        device: where to compute.
+        callback: as :meth:`lavps.MGDM.sample` takes it.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutOfDistributionWarning)
         posterior = restorer.restore(
-            measured.problem.to(device),
+            stacked([one.problem for one in measured]).to(device),
             samples,
-            seed=seed,
-            items=[ITEM],
+            seed=seeds,
+            items=[ITEM] * len(measured),
             batch_size=batch_size,
             callback=callback,
         )
+    return [_restored(one, posterior[index]) for index, one in enumerate(measured)]
+
+
+def _restored(measured: Measured, posterior: Posterior) -> RestoredFile:
     assert posterior.samples is not None
     return RestoredFile(measured, posterior, measured.chi_square(posterior.samples[0].cpu()))

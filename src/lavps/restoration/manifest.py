@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Manifest", "file_record", "found", "model_record", "verdict", "versions"]
+__all__ = ["Manifest", "distrusted", "file_record", "found", "model_record", "verdict", "versions"]
 
 import json
 import os
@@ -108,11 +108,16 @@ def model_record(path: str | None, digest: str | None, folder: Path) -> dict[str
     return None if path is None else {"path": _relative(path, folder), "weights_hash": digest}
 
 
+def distrusted(chi_square: float) -> bool:
+    """Whether a misfit says that the samples do not explain the measurement."""
+    return not chi_square <= _FAR_ABOVE
+
+
 def verdict(chi_square: Sequence[float], noise: float) -> str:
     """What the misfits of the samples, in units of the noise's variance, say in plain words."""
     level = sum(chi_square) / len(chi_square)
     measured = f"its misfit is {level:.3g} in units of the noise's variance, 1 being ideal"
-    if level > _FAR_ABOVE:
+    if distrusted(level):
         return (
             f"does not explain the measurement: {measured}. The operator or the prior does not fit this "
             f"file, or its noise is more than {noise:g}"

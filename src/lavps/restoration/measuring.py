@@ -29,7 +29,7 @@ from ..operators import Blur, Mask, Operator
 from ..operators.families import CentreBox, FixedOperator
 from ..operators.named import family_from
 from ..problem import InverseProblem
-from .arrays import Drawn, degraded_record, is_array, read_array, read_kernel, read_mask
+from .arrays import DegradedRecord, Drawn, degraded_record, is_array, read_array, read_kernel, read_mask
 from .images import ImageError, ImageFile, match_channels
 from .reading import read_image
 
@@ -94,13 +94,23 @@ class Measuring:
             ValueError: its task is unknown, or does not fit the file.
         """
         file = Path(file)
-        encoded = file.read_bytes()
-        record = degraded_record(file)
-        task = self.task or (record.task if record else None)
-        if task is None:
-            raise ValueError("how was it measured? --task sr4, inpaint, deblur, denoise, ... says it")
-        drawn = self.drawn or (record.drawn if record and record.task == task else None)
-        noise = self.noise or (record.noise if record else None) or DEFAULT_NOISE
+        return self.read_content(file.read_bytes(), degraded_record(file), image_shape)
+
+    def read_content(
+        self,
+        encoded: bytes,
+        record: DegradedRecord | None = None,
+        image_shape: tuple[int, ...] | None = None,
+    ) -> Measured:
+        """The problem that a file's content poses.
+
+        Args:
+            encoded: the content.
+            record: what a manifest of ``lavps degrade`` says of it.
+            image_shape: of the prior's images.
+        """
+        full = self.resolved(record)
+        task, drawn = str(full.task), full.drawn
         try:
             image = read_image(encoded)
         except ImageError as error:
@@ -109,9 +119,17 @@ class Measuring:
                 raise ImageError(str(error).removeprefix("the image is not read: ")) from error
             image = None
         y = read_array(encoded) if image is None else image.pixels
-        full = replace(self, task=task, noise=noise, drawn=drawn)
         measured = full._problem(y, image, image_shape)
         return replace(measured, sha256=hashlib.sha256(encoded).hexdigest())
+
+    def resolved(self, record: DegradedRecord | None = None) -> Measuring:
+        """With nothing left open, for a file of which a manifest says this."""
+        task = self.task or (record.task if record else None)
+        if task is None:
+            raise ValueError("how was it measured? --task sr4, inpaint, deblur, denoise, ... says it")
+        drawn = self.drawn or (record.drawn if record and record.task == task else None)
+        noise = self.noise or (record.noise if record else None) or DEFAULT_NOISE
+        return replace(self, task=task, noise=noise, drawn=drawn)
 
     def _problem(self, y: Tensor, image: ImageFile | None, image_shape: tuple[int, ...] | None) -> Measured:
         assert self.noise is not None

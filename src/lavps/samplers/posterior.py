@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["OutOfDistributionWarning", "Posterior", "Trace"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -95,6 +95,12 @@ class Trace:
             "others began as MGDM does: keep some gradient steps here, or train on measurements like these."
         )
 
+    def select(self, rows: slice) -> Trace:
+        """The trace of some rows, with their share of the time and of the counts."""
+        losses, accepted = self.losses[:, rows], self.accepted[:, rows]
+        share = losses.shape[1] / max(self.losses.shape[1], 1)
+        return replace(self, losses=losses, accepted=accepted, step_seconds=share * self.step_seconds)
+
     @staticmethod
     def join(traces: Sequence[Trace]) -> Trace:
         """One trace from those of several chunks of rows."""
@@ -134,6 +140,19 @@ class Posterior:
     num_samples: int
     trace: Trace
     _quantiles: dict[float, Tensor] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, index: int) -> Posterior:
+        """The posterior of one item, as a batch of one."""
+        item = range(len(self.mean))[index]
+        one, rows = slice(item, item + 1), slice(item * self.num_samples, (item + 1) * self.num_samples)
+        return Posterior(
+            None if self.samples is None else self.samples[one],
+            self.mean[one],
+            self.std[one],
+            self.num_samples,
+            self.trace.select(rows),
+            {level: values[one] for level, values in self._quantiles.items()},
+        )
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of every pixel, (B, C, *spatial).

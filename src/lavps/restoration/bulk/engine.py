@@ -31,6 +31,7 @@ from .sources import Partition, Source
 from .worker import BatchRestorer, Finished
 
 _READERS, _SPARE = 8, 2  # tasks that read at once at most; processors beside the workers'
+_WORKERS_A_WRITER = 8
 _OBJECT_STORE = 1 << 30  # bytes for batches on their way, on a machine of our own
 
 
@@ -56,7 +57,7 @@ class Cluster:
         """The number of workers and the GPUs of each, while Ray runs."""
         ray = require("ray", "bulk")
         gpus = self.gpus if self.gpus is not None else float(device.startswith("cuda"))
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         ours = not ray.is_initialized()
         if ours and (self.address or os.environ.get("RAY_ADDRESS")):
@@ -79,6 +80,12 @@ class Cluster:
 
     def _suitable(self, cpus: int, gpus: float, share: float) -> int:
         return max(int(gpus / share) if share else cpus // self.cpus, 1)
+
+
+def _quieten() -> None:
+    """Ray's own words go to its log files; they set their loggers up when they are imported."""
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
@@ -222,10 +229,11 @@ def _pipeline(
     pool = data.ActorPoolStrategy(
         min_size=1, max_size=workers, initial_size=workers, max_tasks_in_flight_per_actor=2
     )
+    readers, writers = min(len(tables), _READERS, workers), -(-workers // _WORKERS_A_WRITER)
     # Reading is no part of an actor as long as their processors differ: Ray would fuse the two.
     pipeline = (
         data.from_arrow(tables)
-        .map_batches(reader, num_cpus=0.5, concurrency=min(len(tables), _READERS, workers), **plain)
+        .map_batches(reader, num_cpus=0.5, compute=data.TaskPoolStrategy(size=readers), **plain)
         .map_batches(
             _Restorer,
             fn_constructor_args=(recipe, cluster.cpus),
@@ -234,6 +242,7 @@ def _pipeline(
             num_gpus=gpus or None,
             **plain,
         )
-        .map_batches(writer, num_cpus=0.5, **plain)
+        .map_batches(writer, num_cpus=0.5, compute=data.TaskPoolStrategy(size=writers), **plain)
     )
+    _quieten()
     yield from pipeline.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)

@@ -189,10 +189,12 @@ class Source:
         try:
             with (
                 self.store.open(partition.shard) as file,
-                tarfile.open(fileobj=file, mode="r|*") as archive,
+                tarfile.open(fileobj=(tail := _Tail(file)), mode="r|*") as archive,
             ):
                 for member in archive:
                     yield from _member(archive, member)
+                if partition.shard.endswith(".tar") and any(tail.last):
+                    raise tarfile.ReadError("it ends before its end mark")
         except (tarfile.TarError, EOFError, OSError) as error:
             yield Item(f"({partition.shard})", None, f"the shard is damaged or cannot be read: {error}")
 
@@ -219,6 +221,19 @@ class Source:
         except (OSError, ValueError) as error:
             place = f"({partition.shard}, row group {partition.group})"
             yield Item(place, None, f"the shard is damaged or cannot be read: {error}")
+
+
+class _Tail:
+    """A file that remembers the last block read: zeros, at the end of a tar that is complete."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.last = file, b""
+
+    def read(self, size: int = -1) -> bytes:
+        """As the file itself."""
+        content = self.file.read(size)
+        self.last = content[-512:] or self.last
+        return content
 
 
 def _safe(name: str) -> str:

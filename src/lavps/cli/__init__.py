@@ -8,6 +8,7 @@
     lavps info runs/faces64/model
     lavps restore measured/ --prior runs/faces64/model --samples 4 --output restored/
     lavps restore-bulk shards/ restored/ --prior runs/faces64/model --task sr4
+    lavps plan --prior runs/faces64/model --task sr4 --images 1000000 --lost-every 24
     lavps replay restored/photo.json
     lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
@@ -30,6 +31,7 @@ from .bench import Bench
 from .degrade import Degrade
 from .doctor import Doctor
 from .info import Info
+from .plan import Plan
 from .replay import Replay
 from .restore import Restore
 from .restore_bulk import RestoreBulk
@@ -42,6 +44,7 @@ _Commands = (
     | Annotated[Info, tyro.conf.subcommand("info")]
     | Annotated[Restore, tyro.conf.subcommand("restore")]
     | Annotated[RestoreBulk, tyro.conf.subcommand("restore-bulk")]
+    | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Replay, tyro.conf.subcommand("replay")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )

@@ -10,7 +10,7 @@ actors are busy; the driver sees records only. All that makes a result is in the
 
 from __future__ import annotations
 
-__all__ = ["Cluster", "Result", "results"]
+__all__ = ["Cluster", "Result", "readers_for", "results", "writers_for"]
 
 import logging
 import os
@@ -30,9 +30,19 @@ from .sinks import Sink
 from .sources import Partition, Source
 from .worker import BatchRestorer, Finished
 
-_READERS, _SPARE = 8, 2  # tasks that read at once at most; processors beside the workers'
-_WORKERS_A_WRITER = 8
+_SPARE = 2  # processors beside the workers'
+_READERS, _WORKERS_A_READER, _WORKERS_A_WRITER = 4, 16, 8
 _OBJECT_STORE = 1 << 30  # bytes for batches on their way, on a machine of our own
+
+
+def readers_for(workers: int) -> int:
+    """Tasks that read at once, at most."""
+    return max(min(workers, _READERS), -(-workers // _WORKERS_A_READER))
+
+
+def writers_for(workers: int) -> int:
+    """Tasks that write at once, at most."""
+    return -(-workers // _WORKERS_A_WRITER)
 
 
 @dataclass(frozen=True)
@@ -229,7 +239,7 @@ def _pipeline(
     pool = data.ActorPoolStrategy(
         min_size=1, max_size=workers, initial_size=workers, max_tasks_in_flight_per_actor=2
     )
-    readers, writers = min(len(tables), _READERS, workers), -(-workers // _WORKERS_A_WRITER)
+    readers, writers = min(len(tables), readers_for(workers)), writers_for(workers)
     # Reading is no part of an actor as long as their processors differ: Ray would fuse the two.
     pipeline = (
         data.from_arrow(tables)

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from .extras import require
 from .records import Ledger, Record
 from .sources import Kind, Partition
-from .stores import Store
+from .stores import THREADS, Store
 from .worker import Finished
-
-_THREADS = 8  # that write: on an object store every file is a wait
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Sink:
         """Names of the items whose outputs are there, as long as they were written."""
         done = [record for record in records if record.status == "ok"]
         if self.kind == "files":
-            with ThreadPoolExecutor(_THREADS) as pool:
+            with ThreadPoolExecutor(THREADS) as pool:
                 found = pool.map(lambda record: self.sizes(partition, record), done)
                 return {
                     record.name for record, sizes in zip(done, found, strict=True) if sizes == record.outputs
@@ -84,7 +82,7 @@ class Sink:
             self.ledger.append(partition.id, batch, begun)
         outputs = {name: content for one in finished for name, content in one.outputs.items()}
         if self.kind == "files":
-            with ThreadPoolExecutor(_THREADS) as pool:
+            with ThreadPoolExecutor(THREADS) as pool:
                 for _ in pool.map(
                     lambda name: self.store.write(self.place(partition, name), outputs[name]), outputs
                 ):

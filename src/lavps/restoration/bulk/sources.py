@@ -13,14 +13,16 @@ __all__ = ["PARTITION", "Item", "Kind", "Partition", "Source", "partitions_of_na
 import hashlib
 import re
 import tarfile
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
 from ..arrays import DegradedRecord, degraded_records
 from .extras import require
-from .stores import Store, is_url, split_glob
+from .stores import THREADS, Store, is_url, split_glob
 
 Kind = Literal["files", "tar", "parquet"]
 PARTITION = 1024
@@ -176,14 +178,23 @@ class Source:
 
     def _files(self, partition: Partition) -> Iterator[Item]:
         known: dict[str, dict[str, DegradedRecord]] = {}
-        for name in partition.names:
-            folder, _, last = name.rpartition("/")
-            if folder not in known:
-                known[folder] = _records(self.store, folder)[0]
-            try:
-                yield Item(name, self.store.read(name), record=known[folder].get(last))
-            except OSError as error:
-                yield Item(name, None, f"it cannot be read: {error.strerror or error}")
+        waiting: deque[Future[Item]] = deque()
+        with ThreadPoolExecutor(THREADS) as pool:
+            for name in partition.names:
+                folder, _, last = name.rpartition("/")
+                if folder not in known:
+                    known[folder] = _records(self.store, folder)[0]
+                waiting.append(pool.submit(self._file, name, known[folder].get(last)))
+                if len(waiting) > 2 * THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _file(self, name: str, record: DegradedRecord | None) -> Item:
+        try:
+            return Item(name, self.store.read(name), record=record)
+        except OSError as error:
+            return Item(name, None, f"it cannot be read: {error.strerror or error}")
 
     def _members(self, partition: Partition) -> Iterator[Item]:
         try:

@@ -6,7 +6,7 @@ temporary name and a rename; on an object store a put is atomic by itself, and a
 
 from __future__ import annotations
 
-__all__ = ["Store", "is_url", "split_glob"]
+__all__ = ["THREADS", "Store", "is_url", "split_glob"]
 
 import re
 import secrets
@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from ..writing import write_atomically
 
+THREADS = 8  # that read or write at once in a process: on an object store every file is a wait
 # Whose put is atomic, and whose rename is a copy and a removal.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "r2", "hf", "memory"}
 

@@ -10,6 +10,7 @@
     lavps restore-bulk shards/ restored/ --prior runs/faces64/model --task sr4
     lavps plan --prior runs/faces64/model --task sr4 --images 1000000 --lost-every 24
     lavps replay restored/photo.json
+    lavps serve --models faces=zoo/faces64,zoo/faces64-sr4
     lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
     lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
@@ -35,6 +36,7 @@ from .plan import Plan
 from .replay import Replay
 from .restore import Restore
 from .restore_bulk import RestoreBulk
+from .serve import Serve
 from .train import Train
 
 _Commands = (
@@ -46,6 +48,7 @@ _Commands = (
     | Annotated[RestoreBulk, tyro.conf.subcommand("restore-bulk")]
     | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Replay, tyro.conf.subcommand("replay")]
+    | Annotated[Serve, tyro.conf.subcommand("serve")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 

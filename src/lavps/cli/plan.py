@@ -107,8 +107,8 @@ class Plan:
             f"here a batch of {calibration.batch} takes {busy:.3g} s: {entry.forwards:g} forwards of "
             f"{1e3 * pace.forward:.3g} ms, {entry.backwards:g} backwards of {1e3 * pace.backward:.3g} ms, "
             f"{entry.model_forwards:g} model passes of {1e3 * pace.model:.3g} ms; an image is decoded "
-            f"in {1e3 * calibration.decode:.2g} ms, encoded in {1e3 * calibration.encode:.2g} ms; models load "
-            f"in {calibration.load:.2g} s"
+            f"in {1e3 * calibration.decode:.2g} ms, encoded in {1e3 * calibration.encode:.2g} ms; models "
+            f"load in {calibration.load:.2g} s"
         )
         head = f"{'workers':>7} {'images/hour':>12} {'hours':>9} {'cost':>10} {'speed-up':>9}  held by"
         print(head + ("   simulated" if self.simulation else ""))

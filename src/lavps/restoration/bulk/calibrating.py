@@ -30,6 +30,8 @@ from ..writing import encode_image, write_atomically
 from .costs import Calibration
 from .worker import shape_of
 
+_PATIENCE = 4.0  # seconds after which a pass is not timed again: a busy machine wants more than one
+
 
 def _seconds(work: Callable[[], object], times: int = 5) -> float:
     """The shortest of a few runs."""
@@ -62,7 +64,9 @@ def calibrate(job: Job, batch: int, measure_start: bool = True) -> Calibration:
     if measure_start:
         importing = [sys.executable, "-c", "import lavps.restoration.bulk"]
         start = _seconds(lambda: subprocess.run(importing, check=True), times=1)
-    return replace(files, batch=batch, pace=Pace.measure(prior, problem, model), load=load, start=start)
+    return replace(
+        files, batch=batch, pace=Pace.measure(prior, problem, model, _PATIENCE), load=load, start=start
+    )
 
 
 def _problem(job: Job, shape: tuple[int, ...], batch: int) -> InverseProblem:

@@ -9,8 +9,8 @@ lost every M seconds loses half a batch and the time to start and load, which le
 
 .. math:: a = M / (M + \tau / 2 + \tau_{start} + \tau_{load}).
 
-N workers restore :math:`\min(N a B / \tau,\; R / \tau_{read},\; W / \tau_{write})` images a second, with R and
-W the threads that read and write; the run ends when the last batch does, stragglers included.
+N workers restore :math:`\min(N a B / \tau,\; R / \tau_{read},\; W / \tau_{write})` images a second, with R
+and W the threads that read and write; the run ends when the last batch does, stragglers included.
 
 An inference model pays from :math:`n^* = T_{train} / (\tau_{zero} - \tau_{warm})` images on, with the seconds
 an image takes without and with it.

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from ..extras import require
 from .batches import plan
-from .extras import require
 from .recipe import Recipe
 from .records import Record
 from .rows import done_schema, pack, planned_schema, result_schema, unpack

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from .extras import require
+from ..extras import require
 from .stores import Store
 
 Status = Literal["ok", "failed", "begun"]

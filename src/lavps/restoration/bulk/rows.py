@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..arrays import DegradedRecord, Drawn
+from ..extras import require
 from .batches import Planned
-from .extras import require
 from .records import Record
 from .sources import Item, Partition
 from .worker import Batch

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from .extras import require
+from ..extras import require
 from .records import Ledger, Record
 from .sources import Kind, Partition
 from .stores import THREADS, Store

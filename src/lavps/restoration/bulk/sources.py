@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
 from ..arrays import DegradedRecord, degraded_records
-from .extras import require
+from ..extras import require
 from .stores import THREADS, Store, is_url, split_glob
 
 Kind = Literal["files", "tar", "parquet"]

@@ -1,0 +1,402 @@
+"""The service as an ASGI application: answers are the library's, limits hold, no accepted job is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import lavps
+from bulk_files import broken_files
+from lavps.amortization.checkpoint import ModelConfig, save_model
+from lavps.cli.serve import Serve
+from lavps.networks import build_seeded
+from lavps.restoration import Job, Measuring, Workshop
+from lavps.restoration.presets import front_for, of_quality
+from lavps.restoration.service import Bench, Client, Desk, Limits, Options, Refused, Spool
+from lavps.restoration.service.bench import Request, Update
+from lavps.restoration.service.desk import WorkerLost, in_this_process
+from lavps.restoration.service.serving import Serving
+from restoring import TINY, picture, write_model, write_prior
+
+pytest.importorskip("httpx")
+TestClient = pytest.importorskip("fastapi.testclient").TestClient
+FEW = Limits(queue=8, batch=4, wait=60.0)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str | None]]:
+    folder = tmp_path_factory.mktemp("models")
+    prior = write_prior(folder / "prior")
+    warm = write_model(folder / "warm", prior)
+    return {"plain": (str(prior), None), "warm": (str(prior), str(warm))}
+
+
+def encoded(seed: int = 0, height: int = 8, width: int = 8, format: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture(height, width, seed=seed)).save(file, format)
+    return file.getvalue()
+
+
+def levels(content: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(content))).astype(int)
+
+
+@contextmanager
+def serving(
+    models: dict[str, tuple[str, str | None]], spool: Path, limits: Limits = FEW, token: str | None = None
+) -> Iterator[Any]:
+    app = Serving(models, spool, limits, token=token).in_process()
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def restored_by_the_library(
+    models: dict[str, tuple[str, str | None]], content: bytes, options: Options, folder: Path
+) -> bytes:
+    prior, warm = models[options.model]
+    settings = of_quality(front_for(warm or prior, warm is not None, options.task), options.quality).settings
+    if options.steps is not None:
+        settings = replace(settings, num_steps=options.steps)
+    job = Job(prior, warm, Measuring(options.task, options.noise), seed=options.seed, settings=settings)
+    folder.mkdir(exist_ok=True)
+    (folder / "a.png").write_bytes(content)
+    (folder / "out").mkdir(exist_ok=True)
+    Workshop(job).restore(folder / "a.png", folder / "out")
+    return (folder / "out" / "a.png").read_bytes()
+
+
+def query(**options: object) -> dict[str, Any]:
+    return {"model": "plain", "task": "denoise", "wait": 60} | options
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_what_the_library_gives(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool") as client:
+        for name, seed in (("plain", 3), ("warm", 4)):
+            answer = client.post("/v1/restore", params=query(model=name, seed=seed), content=encoded(1))
+            assert answer.status_code == 200, answer.text
+            job = answer.json()
+            assert job["state"] == "done"
+            assert job["step"] == job["total"] > 0
+            assert (job["acceptance"] is None) == (name == "plain")
+            assert len(job["chi_square"]) == 1
+            given = client.get(job["links"]["0"])
+            assert given.headers["content-type"] == "image/png"
+            options = Options(name, "denoise", seed=seed)
+            assert given.content == restored_by_the_library(models, encoded(1), options, tmp_path / name)
+        assert client.get("/v1/models").json()["models"] == {"plain": [3, 8, 8], "warm": [3, 8, 8]}
+
+
+def test_requests_that_are_sampled_together_have_the_answers_they_have_alone(
+    models: dict[str, Any], tmp_path: Path
+) -> None:
+    with serving(models, tmp_path / "spool", replace(FEW, patience=0.3)) as client:
+        jobs = [
+            client.post(
+                "/v1/restore", params=query(seed=n, noise=0.05 + n / 50, wait=0), content=encoded(n)
+            ).json()
+            for n in range(4)
+        ]
+        done = [client.get(f"/v1/jobs/{job['id']}", params={"wait": 60}).json() for job in jobs]
+        assert {job["batch"] for job in done} == {4}
+        assert 'lavps_batches_total{size="4"} 1' in client.get("/metrics").text
+        for n, job in enumerate(done):
+            options = Options("plain", "denoise", 0.05 + n / 50, seed=n)
+            alone = restored_by_the_library(models, encoded(n), options, tmp_path / str(n))
+            assert np.abs(levels(client.get(job["links"]["0"]).content) - levels(alone)).max() <= 1
+
+
+def test_several_samples_come_with_mean_and_uncertainty(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool") as client:
+        job = client.post("/v1/restore", params=query(samples=3), content=encoded(0, format="JPEG")).json()
+        assert set(job["links"]) == {"self", "preview", "0", "1", "2", "mean", "uncertainty"}
+        kinds = {
+            name: client.get(link).headers["content-type"]
+            for name, link in job["links"].items()
+            if name != "self"
+        }
+        assert kinds["0"] == kinds["mean"] == "image/jpeg"
+        assert kinds["uncertainty"] == kinds["preview"] == "image/png"
+        assert client.get(f"/v1/jobs/{job['id']}/pictures/3").status_code == 404
+
+
+# --- limits and refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "status"),
+    [
+        ({"model": "nobody"}, encoded(), 404),
+        ({"task": "camera.py:operator"}, encoded(), 422),
+        ({"task": "/etc/passwd"}, encoded(), 422),
+        ({"task": "random-pixels"}, encoded(), 422),
+        ({"task": "inpaint"}, encoded(), 422),
+        ({"samples": 9}, encoded(), 422),
+        ({"samples": 0}, encoded(), 422),
+        ({"steps": 100_000}, encoded(), 422),
+        ({"noise": 0}, encoded(), 422),
+        ({"noise": "nan"}, encoded(), 422),
+        ({"seed": -1}, encoded(), 422),
+        ({"quality": "perfect"}, encoded(), 422),
+        ({"wait": 1e9}, encoded(), 422),
+        ({}, b"", 415),
+        ({}, b"https://example.org/a.png", 415),
+        ({}, encoded(height=40, width=40), 413),
+        ({"task": "sr8"}, encoded(height=8, width=8), 413),
+        ({}, bytes(5000), 413),
+    ],
+)
+def test_what_is_too_much_or_wrong_is_refused(
+    models: dict[str, Any], tmp_path: Path, options: dict[str, Any], content: bytes, status: int
+) -> None:
+    limits = Limits(most_bytes=4096, most_pixels=32 * 32)
+    with serving(models, tmp_path / "spool", limits) as client:
+        answer = client.post("/v1/restore", params=query(**options), content=content)
+        assert answer.status_code == status, answer.text
+        assert answer.json()["detail"]
+        assert not list((tmp_path / "spool").iterdir())
+
+
+def test_a_body_without_a_length_is_cut_off(models: dict[str, Any], tmp_path: Path) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            yield bytes(1000)
+
+    with serving(models, tmp_path / "spool", Limits(most_bytes=4096)) as client:
+        assert client.post("/v1/restore", params=query(), content=endless()).status_code == 413
+
+
+def test_a_full_queue_answers_429_and_says_when_to_come_back(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool", Limits(queue=2, batch=1, most_steps=500)) as client:
+        answers = [
+            client.post("/v1/restore", params=query(steps=200, wait=0), content=encoded(n)) for n in range(8)
+        ]
+        codes = [answer.status_code for answer in answers]
+        assert set(codes) == {202, 429}
+        refused = answers[codes.index(429)]
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        for answer in answers:
+            if answer.status_code == 202:
+                assert client.delete(answer.headers["location"]).json()["state"] == "cancelled"
+        assert f'state="refused"}} {codes.count(429)}' in client.get("/metrics").text
+
+
+def test_jobs_can_be_watched_and_cancelled(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool", Limits(batch=1, most_steps=5000)) as client:
+        job = client.post("/v1/restore", params=query(steps=2000, wait=0), content=encoded()).json()
+        end = time.monotonic() + 100
+        while (now := client.get(f"/v1/jobs/{job['id']}")).json()["step"] < 260 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert now.status_code == 202
+        assert now.json()["total"] == 1998
+        assert levels(client.get(job["links"]["preview"]).content).shape == (8, 8, 3)
+        assert client.get(f"/v1/jobs/{job['id']}/pictures/0").status_code == 409
+        assert client.delete(f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+        # The worker is free again at once.
+        after = client.post("/v1/restore", params=query(), content=encoded()).json()
+        assert after["state"] == "done"
+        assert client.get("/v1/jobs/" + "0" * 32).status_code == 404
+        assert client.get("/v1/jobs/..%2f..%2fetc").status_code in (404, 422)
+
+
+def test_a_job_that_takes_too_long_is_ended(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool", Limits(most_steps=100_000, most_seconds=0.3)) as client:
+        job = client.post("/v1/restore", params=query(steps=50_000), content=encoded()).json()
+        assert job["state"] == "failed"
+        assert "longer than 0.3 s" in job["reason"]
+
+
+def test_malformed_images_are_answered_and_never_crash(models: dict[str, Any], tmp_path: Path) -> None:
+    chance = random.Random(0)
+    seeds = [encoded(n, format=format) for n, format in enumerate(("PNG", "JPEG", "TIFF", "WEBP"))]
+    cases = [*broken_files().values()]
+    for number in range(120):
+        content = bytearray(seeds[number % 4])
+        for _ in range(chance.randint(1, 12)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        cases.append(bytes(content[: chance.randint(1, len(content))] if number % 3 == 0 else content))
+    with serving(models, tmp_path / "spool", replace(FEW, queue=500)) as client:
+        for content in cases:
+            answer = client.post("/v1/restore", params=query(wait=0, quality="fast"), content=content)
+            assert answer.status_code in (202, 413, 415, 422), answer.text
+            assert "Traceback" not in answer.text
+        assert client.get("/healthz").status_code == 200
+
+
+# --- nothing is lost --------------------------------------------------------------------------------------
+
+
+def test_accepted_jobs_survive_the_process(models: dict[str, Any], tmp_path: Path) -> None:
+    limits = Limits(batch=1, most_steps=5000)
+    with serving(models, tmp_path / "spool", limits) as client:
+        jobs = [
+            client.post("/v1/restore", params=query(steps=150, seed=n, wait=0), content=encoded(n)).json()
+            for n in range(3)
+        ]
+    with serving(models, tmp_path / "spool", limits) as client:
+        for n, job in enumerate(jobs):
+            done = client.get(f"/v1/jobs/{job['id']}", params={"wait": 60}).json()
+            assert done["state"] == "done"
+            alone = restored_by_the_library(
+                models, encoded(n), Options("plain", "denoise", seed=n, steps=150), tmp_path / str(n)
+            )
+            assert client.get(done["links"]["0"]).content == alone
+
+
+def desk_with(models: dict[str, Any], spool: Path, faults: list[Exception]) -> Desk:
+    """A desk whose first batches end in these faults."""
+    bench = Bench(models, FEW)
+    sound = in_this_process(bench)
+
+    async def dispatch(requests: Sequence[Request]) -> AsyncIterator[Update]:
+        yield Update(1, 9)
+        if faults:
+            raise faults.pop(0)
+        async for update in sound(requests):
+            yield update
+
+    return Desk(bench, dispatch, Spool(spool), FEW)
+
+
+@pytest.mark.parametrize(
+    ("faults", "state"),
+    [
+        ([WorkerLost("gone")], "done"),
+        ([WorkerLost("gone"), WorkerLost("gone")], "done"),
+        ([WorkerLost("gone")] * 3, "failed"),
+        ([RuntimeError("secret path /home/x")], "failed"),
+    ],
+)
+def test_a_lost_worker_loses_no_job(
+    models: dict[str, Any], tmp_path: Path, faults: list[Exception], state: str
+) -> None:
+    async def scenario() -> Any:
+        desk = desk_with(models, tmp_path / "spool", faults)
+        await desk.open()
+        job = await desk.submit(Options("plain", "denoise"), encoded())
+        done = await desk.wait(job.id, 60)
+        await desk.close()
+        return done
+
+    job = asyncio.run(scenario())
+    assert job.state == state
+    assert "secret" not in job.reason
+
+
+def test_one_bad_request_of_a_batch_does_not_take_the_others_with_it(
+    models: dict[str, Any], tmp_path: Path
+) -> None:
+    async def scenario() -> list[Any]:
+        desk = desk_with(models, tmp_path / "spool", [RuntimeError("somebody's fault")])
+        jobs = [await desk.submit(Options("plain", "denoise", seed=n), encoded(n)) for n in range(3)]
+        await desk.open()
+        ended = [await desk.wait(job.id, 60) for job in jobs]
+        await desk.close()
+        return ended
+
+    assert [job.state for job in asyncio.run(scenario())] == ["done"] * 3
+
+
+# --- who may, and is it well ------------------------------------------------------------------------------
+
+
+def test_a_token_is_asked_for(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool", token="sesame") as client:
+        assert client.get("/v1/models").status_code == 401
+        assert client.get("/v1/models", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/v1/models", headers={"Authorization": "Bearer sesame"}).status_code == 200
+        assert client.get("/healthz").status_code == 200
+
+
+def test_addresses_that_others_reach_want_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAVPS_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "192.168.0.2", "example.org"):
+        with pytest.raises(ValueError, match="LAVPS_TOKEN"):
+            Serve(models=("a=b",), host=host).serving()
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert Serve(models=("a=b",), host=host).serving().token is None
+    monkeypatch.setenv("LAVPS_TOKEN", "sesame")
+    assert Serve(models=("a=b,c",), host="0.0.0.0").serving().models == {"a": ("b", "c")}
+    with pytest.raises(ValueError, match="NAME=PRIOR"):
+        Serve(models=("a",)).serving()
+
+
+def test_health_means_that_the_model_runs(tmp_path: Path) -> None:
+    description = TINY | {"in_channels": 3, "out_channels": 3}
+    network = build_seeded(description, 0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(float("nan"))
+    config = ModelConfig("prior", description, lavps.Flow(), (3, 8, 8), "velocity", "time")
+    save_model(tmp_path / "sick", network, config)
+    with serving({"sick": (str(tmp_path / "sick"), None)}, tmp_path / "spool") as client:
+        answer = client.get("/healthz")
+        assert answer.status_code == 503
+        assert answer.json() == {"status": "unhealthy"}
+
+
+def test_the_interface_describes_itself(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool") as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        assert {"/v1/restore", "/v1/jobs/{id}", "/healthz", "/metrics"} <= set(paths)
+        assert "image/png" in paths["/v1/restore"]["post"]["requestBody"]["content"]
+        assert "429" in paths["/v1/restore"]["post"]["responses"]
+
+
+# --- over a real socket -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[str]:
+    uvicorn = pytest.importorskip("uvicorn")
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_many_clients_at_once_have_the_right_answers(models: dict[str, Any], tmp_path: Path) -> None:
+    app = Serving(models, tmp_path / "spool", Limits(queue=16, batch=8), token="sesame").in_process()
+    with listening(app) as url:
+        client = Client(url, "sesame")
+        assert client.healthy()
+
+        def ask(n: int) -> bytes:
+            options = Options("plain", "denoise", seed=n % 5, quality="fast")
+            return client.restore(encoded(n % 3), options, retries=30).pictures["0"]
+
+        with ThreadPoolExecutor(24) as pool:
+            answers = list(pool.map(ask, range(48)))
+        for n in range(15):
+            options = Options("plain", "denoise", seed=n % 5, quality="fast")
+            alone = levels(restored_by_the_library(models, encoded(n % 3), options, tmp_path / f"{n}"))
+            for same in answers[n::15]:
+                assert np.abs(levels(same) - alone).max() <= 1
+        with pytest.raises(Refused, match="token") as refusal:
+            Client(url).models()
+        assert refusal.value.status == 401
+        slow = client.submit(encoded(), Options("plain", "denoise", steps=200))
+        client.cancel(slow["id"])
+        assert client.job(slow["id"])["state"] == "cancelled"

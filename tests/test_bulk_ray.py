@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bulk_files import broken_files, contents, fill, write_sized_prior
+from processes import titled
 
 pytest.importorskip("ray")
 PATIENCE = float(os.environ.get("LAVPS_TEST_PATIENCE", "300"))  # seconds; more beside a busy machine
-SLOWED = [{"settings": {"num_steps": 150}, "score": 0.1, "forwards": 1, "backwards": 1, "model_forwards": 0}]
+SLOWED = [{"settings": {"num_steps": 100}, "score": 0.1, "forwards": 1, "backwards": 1, "model_forwards": 0}]
 FEW = [{"settings": {"num_steps": 12}, "score": 0.1, "forwards": 1, "backwards": 1, "model_forwards": 0}]
 
 
@@ -45,35 +45,6 @@ def wait_for_pictures(folder: Path, count: int, process: subprocess.Popen[str]) 
     return found
 
 
-def descendants(process: int) -> Iterator[int]:
-    """Processes that a process has started, and they in turn."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    waiting = [process]
-    while waiting:
-        parent = waiting.pop()
-        children = [child for child, its in parents.items() if its == parent]
-        waiting += children
-        yield from children
-
-
-def restoring_worker(driver: int) -> int:
-    """The process of an actor that restores."""
-    for process in descendants(driver):
-        try:
-            title = Path(f"/proc/{process}/cmdline").read_text()
-        except OSError:
-            continue
-        if "_Restorer" in title:
-            return process
-    raise AssertionError("no worker was found")
-
-
 def kill_both_ways(folder: Path, files: int, first: int, second: int, batch: str) -> None:
     """Kill the driver in mid-run, then a worker in the next run; compare with an uninterrupted run."""
     words = ["--workers", "2", "--batch", batch]
@@ -87,7 +58,7 @@ def kill_both_ways(folder: Path, files: int, first: int, second: int, batch: str
 
     again = start(folder, "out", *words)
     wait_for_pictures(folder / "out", second, again)
-    os.kill(restoring_worker(again.pid), signal.SIGKILL)
+    os.kill(titled(again.pid, "_Restorer")[0], signal.SIGKILL)
     code, out, err = finish(again)
     assert code == 3, err
     assert f"{files - 10} of {files} images are restored" in out

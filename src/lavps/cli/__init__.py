@@ -11,6 +11,7 @@
     lavps plan --prior runs/faces64/model --task sr4 --images 1000000 --lost-every 24
     lavps replay restored/photo.json
     lavps serve --models faces=zoo/faces64,zoo/faces64-sr4
+    lavps demo --prior zoo/faces64 --inference-model zoo/faces64-sr4
     lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
     lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
@@ -30,6 +31,7 @@ import tyro
 
 from .bench import Bench
 from .degrade import Degrade
+from .demo import Demo
 from .doctor import Doctor
 from .info import Info
 from .plan import Plan
@@ -49,6 +51,7 @@ _Commands = (
     | Annotated[Plan, tyro.conf.subcommand("plan")]
     | Annotated[Replay, tyro.conf.subcommand("replay")]
     | Annotated[Serve, tyro.conf.subcommand("serve")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 

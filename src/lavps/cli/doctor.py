@@ -32,7 +32,8 @@ _EXTRAS = {
     "metrics": ("scipy",),
     "clip": ("transformers",),
     "report": ("matplotlib", "pandas"),
-    "scale": ("ray",),
+    "bulk": ("ray", "pyarrow"),
+    "serve": ("ray", "fastapi"),
     "sweep": ("optuna",),
     "demo": ("gradio",),
 }

@@ -1,0 +1,115 @@
+"""The page of the demonstration, made with Gradio."""
+
+from __future__ import annotations
+
+__all__ = ["build_page"]
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .demo import SHOWN, TASKS, Demonstration, Measurement, Pixels, Show
+from .extras import require
+from .presets import Quality
+
+
+def _drawn(edited: Any) -> tuple[Pixels | None, npt.NDArray[np.bool_] | None]:
+    """The picture under an editor's strokes, and where they are."""
+    if not edited or edited.get("background") is None:
+        return None, None
+    background = np.asarray(edited["background"])[..., :3].astype(np.uint8)
+    strokes = [np.asarray(layer)[..., 3] > 0 for layer in edited.get("layers", []) if layer is not None]
+    mask = np.any(strokes, axis=0) if strokes else None
+    return background, mask
+
+
+def _cropped(mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
+    """The middle square of a mask, as the picture is cropped."""
+    if mask is None:
+        return None
+    side = min(mask.shape)
+    top, left = (mask.shape[0] - side) // 2, (mask.shape[1] - side) // 2
+    return mask[top : top + side, left : left + side]
+
+
+def build_page(demonstration: Demonstration, examples: list[Path]) -> Any:
+    """The page, to be launched."""
+    gr = require("gradio", "demo")
+    names = list(demonstration.methods("fast"))
+
+    def measure(edited: Any, task: str, strength: float, noise: float) -> Any:
+        picture, mask = _drawn(edited)
+        if picture is None:
+            raise gr.Error("upload a picture, or choose an example")
+        how = Measurement(task, strength, noise, _cropped(mask))
+        return demonstration.measured(picture, how)
+
+    def preview(edited: Any, task: str, strength: float, noise: float) -> Any:
+        return None if _drawn(edited)[0] is None else measure(edited, task, strength, noise)[1]
+
+    def restore(
+        edited: Any, task: str, strength: float, noise: float, samples: float, quality: Quality, seed: float
+    ) -> Iterator[Any]:
+        problem, degraded = measure(edited, task, strength, noise)
+        shows: dict[str, Show] = {}
+        for name in names:
+            for show in demonstration.run(problem, name, int(samples), quality, int(seed)):
+                shows[name] = show
+                if show.done or show.step % 5 == 0:
+                    yield degraded, *_cells(shows, names, 1), list(shows.values())
+
+    def turn(shows: list[Show], number: float) -> Any:
+        return _cells({show.name: show for show in shows or []}, names, int(number))
+
+    with gr.Blocks(title="lavps") as page:
+        gr.Markdown(
+            "# lavps\nA picture is measured, and what it may have been is sampled. One sample is one "
+            "plausible picture, not the truth: look at the uncertainty."
+        )
+        shows = gr.State([])
+        with gr.Row():
+            with gr.Column(scale=1):
+                edited = gr.ImageEditor(
+                    label="picture; paint out what is to be missing", type="numpy", height=360
+                )
+                task = gr.Radio(list(TASKS), value=TASKS[0], label="what is lost")
+                strength = gr.Slider(0, 1, 0.5, step=0.05, label="how much of it")
+                noise = gr.Slider(0.01, 0.3, 0.05, step=0.01, label="noise (0.05 is 6 grey levels of 255)")
+                samples = gr.Slider(2, 8, 4, step=1, label="samples")
+                quality = gr.Radio(["fast", "balanced", "best"], value="fast", label="quality")
+                seed = gr.Number(0, label="seed", precision=0)
+                button = gr.Button("Restore", variant="primary")
+            with gr.Column(scale=3):
+                degraded = gr.Image(label="measured", height=SHOWN, width=SHOWN, show_label=True)
+                cells = []
+                for name in names:
+                    clock = gr.Markdown(f"**{name}**")
+                    with gr.Row():
+                        pictures = [
+                            gr.Image(label=f"{name}: {what}", height=SHOWN)
+                            for what in ("sample", "mean", "uncertainty")
+                        ]
+                    cells += [clock, *pictures]
+                number = gr.Slider(1, 8, 1, step=1, label="which sample")
+        inputs = [edited, task, strength, noise]
+        for control in inputs:
+            control.change(preview, inputs, degraded, show_progress="hidden")
+        button.click(restore, [*inputs, samples, quality, seed], [degraded, *cells, shows])
+        number.change(turn, [shows, number], cells, show_progress="hidden")
+        if examples:
+            gr.Examples([[str(file)] for file in examples], edited, label="examples")
+    return page
+
+
+def _cells(shows: dict[str, Show], names: list[str], number: int) -> list[Any]:
+    cells: list[Any] = []
+    for name in names:
+        show = shows.get(name)
+        if show is None:
+            cells += [f"**{name}**", None, None, None]
+        else:
+            cells += [show.clock(), show.sample(number), show.mean, show.uncertainty]
+    return cells

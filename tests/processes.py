@@ -25,11 +25,11 @@ def descendants(process: int) -> Iterator[int]:
 
 def titled(process: int, words: str) -> list[int]:
     """Those of them whose command line has these words."""
-    found = []
-    for child in descendants(process):
-        try:
-            if words in Path(f"/proc/{child}/cmdline").read_text():
-                found.append(child)
-        except OSError:
-            continue
-    return found
+    return [child for child in descendants(process) if words in _title(child)]
+
+
+def _title(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:  # it has ended
+        return ""

@@ -101,8 +101,8 @@ def test_sixty_four_clients(
             try:
                 answer = client.restore(encoded(n), Options("tiny", "denoise", seed=n, quality="fast"))
             except Refused as refusal:
-                assert refusal.status == 429, refusal
-                assert refusal.wait
+                if refusal.status != 429 or not refusal.wait:
+                    raise
                 with lock:
                     refusals += 1
                 time.sleep(min(refusal.wait, 2))

@@ -10,10 +10,11 @@ actors are busy; the driver sees records only. All that makes a result is in the
 
 from __future__ import annotations
 
-__all__ = ["Cluster", "Result", "readers_for", "results", "writers_for"]
+__all__ = ["Closing", "Cluster", "Result", "readers_for", "results", "writers_for"]
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from .sources import Partition, Source
 from .worker import BatchRestorer, Finished
 
 _SPARE = 2  # processors beside the workers'
+_CLOSING = 16  # partitions that are being closed at once
 _READERS, _WORKERS_A_READER, _WORKERS_A_WRITER = 4, 16, 8
 _OBJECT_STORE = 1 << 30  # bytes for batches on their way, on a machine of our own
 
@@ -186,6 +188,39 @@ def unpack_partition(row: dict[str, Any]) -> Partition:
     return unpack(row | nothing)[0]
 
 
+class Closing:
+    """Closes complete partitions: on the cluster while Ray runs, for shards are copied; else here.
+
+    Args:
+        sink: of the partitions.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._pending: list[Any] = []
+
+    def close(self, partition: Partition, records: list[Record]) -> None:
+        """Close a partition, now or soon."""
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            self.sink.close(partition, records)
+            return
+        self._pending.append(ray.remote(_close).options(num_cpus=0).remote(self.sink, partition, records))
+        if len(self._pending) >= _CLOSING:
+            self.wait(len(self._pending) - _CLOSING + 1)
+
+    def wait(self, count: int | None = None) -> None:
+        """Until so many, or all, are closed."""
+        if self._pending:
+            ray = sys.modules["ray"]
+            done, self._pending = ray.wait(self._pending, num_returns=count or len(self._pending))
+            ray.get(done)
+
+
+def _close(sink: Sink, partition: Partition, records: list[Record]) -> None:
+    sink.close(partition, records)
+
+
 def _results(table: Any) -> Iterator[Result]:
     for row in table.to_pylist():
         records = [Record.decode(line) for line in row["records"]]
@@ -193,14 +228,19 @@ def _results(table: Any) -> Iterator[Result]:
 
 
 def results(
-    source: Source, recipe: Recipe, sink: Sink, partitions: list[Partition], size: int, cluster: Cluster
+    source: Source,
+    recipe: Recipe,
+    closing: Closing,
+    partitions: list[Partition],
+    size: int,
+    cluster: Cluster,
 ) -> Iterator[Result]:
     """Restore everything; a result for every batch as it is written, in no particular order.
 
     Args:
         source: what.
         recipe: how.
-        sink: whereto; what it has is not made again.
+        closing: whereto, what is there is not made again; it closes partitions in the meantime.
         partitions: of the source.
         size: files a batch.
         cluster: where; with no workers in this process, one batch after another, without Ray.
@@ -209,7 +249,7 @@ def results(
     tables = [
         arrow.Table.from_pylist([pack(partition, None)], schema=planned_schema()) for partition in partitions
     ]
-    reader, writer = _Reader(source, recipe, sink, size), _Writer(sink)
+    reader, writer = _Reader(source, recipe, closing.sink, size), _Writer(closing.sink)
     if cluster.workers == 0:
         restorer = _Restorer(recipe, cluster.cpus)
         for table in tables:
@@ -219,6 +259,7 @@ def results(
     with cluster.connected(recipe.job.device) as (workers, gpus):
         for batch in _pipeline(tables, reader, writer, recipe, cluster, workers, gpus):
             yield from _results(batch)
+        closing.wait()
 
 
 def _pipeline(

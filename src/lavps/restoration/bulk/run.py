@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..manifest import versions
-from .engine import Cluster, Result, results
+from .engine import Closing, Cluster, Result, results
 from .recipe import Recipe
 from .records import STATE, Ledger, Record
 from .sinks import Sink
@@ -78,9 +78,10 @@ class Bulk:
         self._require_shards(sink, partitions)
         tally = Tally(len(partitions), len(source.names) if source.kind == "files" else None)
         open_partitions: dict[str, _Open] = {}
-        for result in results(source, self.recipe, sink, partitions, self.batch, self.cluster):
+        closing = Closing(sink)
+        for result in results(source, self.recipe, closing, partitions, self.batch, self.cluster):
             tally.add(result)
-            self._close(sink, open_partitions, result)
+            self._close(closing, open_partitions, result)
             progress(tally)
             if tally.items >= _FEWEST and tally.failure_rate > self.most_failures:
                 raise TooManyFailures(
@@ -91,7 +92,7 @@ class Bulk:
         return tally
 
     @staticmethod
-    def _close(sink: Sink, open_partitions: dict[str, _Open], result: Result) -> None:
+    def _close(closing: Closing, open_partitions: dict[str, _Open], result: Result) -> None:
         """A partition of which every item is known becomes one file of the manifest."""
         partition = result.partition
         state = open_partitions.setdefault(partition.id, _Open())
@@ -101,8 +102,9 @@ class Bulk:
             state.total = result.total
         if state.complete:
             records = [record for number in sorted(state.batches) for record in state.batches[number]]
-            if state.fresh or sink.ledger.segments(partition.id) or not sink.ledger.is_closed(partition.id):
-                sink.close(partition, records)
+            ledger = closing.sink.ledger
+            if state.fresh or ledger.segments(partition.id) or not ledger.is_closed(partition.id):
+                closing.close(partition, records)
             del open_partitions[partition.id]
 
     @staticmethod

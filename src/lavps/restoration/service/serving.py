@@ -68,15 +68,19 @@ class Serving:
         """The application of Ray Serve."""
         serve = require("ray.serve", "serve")
         resources = {"num_cpus": 1, "num_gpus": self.gpus}
+
+        def front() -> Any:  # a plain function, by which it is known for a builder
+            return self._front()
+
         sampler = serve.deployment(
             _Sampler, name="sampler", num_replicas=self.workers, ray_actor_options=resources,
             max_ongoing_requests=2, health_check_timeout_s=120,
         )  # fmt: skip
-        front = serve.deployment(
-            serve.ingress(self._front)(), name="desk", num_replicas=1, max_ongoing_requests=1000,
+        desk = serve.deployment(
+            serve.ingress(front)(), name="desk", num_replicas=1, max_ongoing_requests=1000,
             ray_actor_options={"num_cpus": 0.5}, health_check_timeout_s=120,
         )  # fmt: skip
-        return front.bind(sampler.bind(self))
+        return desk.bind(sampler.bind(self))
 
     def _front(self) -> Any:
         """The desk, made in its replica."""

@@ -24,9 +24,10 @@ from lavps.restoration import Job, Measuring, Settings
 from lavps.restoration.bulk import Recipe
 from lavps.restoration.bulk.records import Ledger, Record
 from lavps.restoration.bulk.sinks import Sink
-from lavps.restoration.bulk.sources import Partition, Source, partitions_of_names
+from lavps.restoration.bulk.sources import Item, Partition, Source, partitions_of_names
 from lavps.restoration.bulk.stores import Store
-from lavps.restoration.bulk.worker import Finished, shape_of
+from lavps.restoration.bulk.suspects import run_warily
+from lavps.restoration.bulk.worker import Batch, BatchRestorer, Finished, shape_of
 from restoring import picture, save, write_model, write_prior
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -359,6 +360,33 @@ def test_what_cannot_be_begun_ends_with_code_1(
     assert bulk(models, *words) == 1
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+class Deadly(BatchRestorer):
+    """Dies, as a process would, of items that are called so."""
+
+    def run(self, batch: Batch) -> list[Finished]:
+        if any("deadly" in item.name for item in batch.items):
+            raise SystemExit(139)
+        return [
+            Finished(Record(item.name, batch.partition, "ok", batch=len(batch.items)), {})
+            for item in batch.items
+        ]
+
+
+def test_an_item_that_ends_its_worker_is_found_and_the_others_are_done(models: Path, tmp_path: Path) -> None:
+    restorer = Deadly(Recipe.of(Job(str(models / "prior"), measuring=Measuring("sr4"))))
+    items = tuple(Item(name, b"") for name in ("a.png", "deadly.png", "c.png"))
+    ledger = Ledger(Store(str(tmp_path)), "s", 3)
+    dead, sound = Batch("p", items, ("k",) * 3, ("d",) * 3), Batch("p", items[::2], ("k",) * 2, ("d",) * 2)
+    for _ in range(2):  # as a batch, and then alone
+        with pytest.raises(SystemExit):
+            run_warily(restorer, dead, 0, ledger)
+    records = [one.record for one in run_warily(restorer, dead, 0, ledger)]
+    assert [record.status for record in records] == ["ok", "failed", "ok"]
+    assert "ended the process" in records[1].reason
+    # A batch that no worker died of stays as it is.
+    assert [one.record.batch for one in run_warily(restorer, sound, 1, ledger)] == [2, 2]
 
 
 # --- containers -------------------------------------------------------------------------------------------

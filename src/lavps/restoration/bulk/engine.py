@@ -25,10 +25,11 @@ import torch
 from ..extras import require
 from .batches import plan
 from .recipe import Recipe
-from .records import Record
+from .records import Ledger, Record
 from .rows import done_schema, pack, planned_schema, result_schema, unpack
 from .sinks import Sink
 from .sources import Partition, Source
+from .suspects import run_warily
 from .worker import BatchRestorer, Finished
 
 _SPARE = 2  # processors beside the workers'
@@ -137,9 +138,9 @@ class _Reader:
 class _Restorer:
     """The actor: made once a worker, with models that are loaded when the first batch comes."""
 
-    def __init__(self, recipe: Recipe, threads: int) -> None:
+    def __init__(self, recipe: Recipe, ledger: Ledger, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.restorer = BatchRestorer(recipe)
+        self.restorer, self.ledger, self.restarted = BatchRestorer(recipe), ledger, _is_restarted()
 
     def __call__(self, table: Any) -> Any:
         arrow = require("pyarrow", "bulk")
@@ -150,7 +151,11 @@ class _Restorer:
         finished = [Finished(planned.settled[i], {}) for i in sorted(planned.settled)]
         fresh = [False] * len(planned.batch.items)
         if not planned.is_settled:
-            finished = self.restorer.run(planned.batch)
+            batch = planned.batch
+            if self.restarted:
+                finished = run_warily(self.restorer, batch, planned.number, self.ledger)
+            else:
+                finished = self.restorer.run(batch)
             for place in range(len(finished)):
                 fresh[place] = place not in planned.settled
                 if not fresh[place]:
@@ -160,6 +165,14 @@ class _Restorer:
             "fresh": fresh,
             "outputs": [list(one.outputs.values()) for one in finished],
         }
+
+
+def _is_restarted() -> bool:
+    """Whether this actor takes the place of one that was lost."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 class _Writer:
@@ -251,7 +264,7 @@ def results(
     ]
     reader, writer = _Reader(source, recipe, closing.sink, size), _Writer(closing.sink)
     if cluster.workers == 0:
-        restorer = _Restorer(recipe, cluster.cpus)
+        restorer = _Restorer(recipe, writer.sink.ledger, cluster.cpus)
         for table in tables:
             for batch in reader(table):
                 yield from _results(writer(restorer(batch)))
@@ -287,7 +300,7 @@ def _pipeline(
         .map_batches(reader, num_cpus=0.5, compute=data.TaskPoolStrategy(size=readers), **plain)
         .map_batches(
             _Restorer,
-            fn_constructor_args=(recipe, cluster.cpus),
+            fn_constructor_args=(recipe, writer.sink.ledger, cluster.cpus),
             compute=pool,
             num_cpus=cluster.cpus,
             num_gpus=gpus or None,

@@ -111,6 +111,21 @@ class Ledger:
         """The file that keeps the outputs of a batch until its partition is packed."""
         return f"{self._segments(partition)}/{self.run:06d}-{batch}.tar"
 
+    def _mark(self, partition: str, what: str) -> str:
+        return f"{self._segments(partition)}/{self.run:06d}-{what}.mark"
+
+    def mark(self, partition: str, what: str) -> None:
+        """Leave a mark that something of this run has begun."""
+        self.store.write(self._mark(partition, what), b"")
+
+    def marked(self, partition: str, what: str) -> bool:
+        """Whether it has."""
+        return self.store.size(self._mark(partition, what)) is not None
+
+    def unmark(self, partition: str, what: str) -> None:
+        """It is over."""
+        self.store.remove(self._mark(partition, what))
+
     def segments(self, partition: str) -> list[str]:
         """Files of the state of a partition."""
         return self.store.names(self._segments(partition))

@@ -71,6 +71,10 @@ def write_report(bulk: Bulk, tally: Tally) -> str:
     return f"{bulk.destination.rstrip('/')}/{PAGE}"
 
 
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
 def _facts(tally: Tally) -> str:
     facts = [
         (f"{tally.fresh + tally.skipped}", "restored", False),
@@ -107,15 +111,14 @@ def _histogram(title: str, histogram: Histogram, limit: float | None) -> str:
             f'<rect x="{place * step + 1:.1f}" y="{height - tall:.1f}" width="{step - 2:.1f}" '
             f'height="{tall:.1f}" fill="{colour}"><title>{low:.3g} to {high:.3g}: {count}</title></rect>'
         )
-    ticks = range(0, len(histogram.edges), max(len(histogram.edges) // 6, 1))
     labels = [
         f'<text x="{place * step:.0f}" y="{height + 15}" text-anchor="middle">'
         f"{histogram.edges[place]:.2g}</text>"
-        for place in ticks
+        for place in histogram.marked
     ]
     return (
         f'<figure style="margin:0"><figcaption>{escape(title)}; the tallest bar is {most}</figcaption>'
-        f'<svg viewBox="-12 0 {width + 24} {height + 22}" width="{width}" role="img" '
+        f'<svg viewBox="-14 0 {width + 28} {height + 22}" width="{width}" role="img" '
         f'aria-label="{escape(title)}">{"".join(bars)}{"".join(labels)}</svg></figure>'
     )
 
@@ -125,7 +128,8 @@ def _distrusted(tally: Tally, source: Source, sink: Sink) -> list[str]:
         return ["<p>Every result explains its measurement: no misfit is beyond 3.</p>"]
     worst = [(partition, record) for _, _, partition, record in sorted(tally.worst, key=lambda e: -e[0])]
     rows = "".join(
-        f"<tr><td>{escape(record.name)}</td><td>{record.chi_square:.3g}</td></tr>" for _, record in worst
+        f"<tr><td>{escape(record.name)}</td><td>{_number(record.chi_square or 0.0)}</td></tr>"
+        for _, record in worst
     )
     return [
         f"<h2>Do not trust these {tally.distrusted}</h2>",
@@ -162,7 +166,7 @@ def _sheet(records: Sequence[tuple[Partition, Record]], source: Source, sink: Si
                 (sink.find(partition, output), "restored"),
             )
         ]
-        known = "" if record.chi_square is None else f", misfit {record.chi_square:.2g}"
+        known = "" if record.chi_square is None else f", misfit {_number(record.chi_square)}"
         cells.append(
             f'<figure><div class="pair">{"".join(pictures)}</div>'
             f'<figcaption title="{escape(record.name)}">{escape(record.name)}{known}</figcaption></figure>'

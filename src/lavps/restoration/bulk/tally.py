@@ -22,9 +22,16 @@ _SHOWN, _LISTED = 24, 200
 
 @dataclass
 class Histogram:
-    """Counts between edges; what lies beyond is in the first or the last bin."""
+    """Counts between edges; what lies beyond is in the first or the last bin.
+
+    Attributes:
+        edges: of the bins.
+        marked: edges to be labelled.
+        counts: values between two edges.
+    """
 
     edges: tuple[float, ...]
+    marked: tuple[int, ...] = ()
     counts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -37,11 +44,11 @@ class Histogram:
 
 
 def _misfits() -> Histogram:
-    return Histogram(tuple(10 ** (place / 8) for place in range(-12, 21)))  # 0.03 to 316
+    return Histogram(tuple(10 ** (place / 8) for place in range(-12, 21)), (4, 12, 20, 28))  # 0.03 to 316
 
 
 def _shares() -> Histogram:
-    return Histogram(tuple(place / 20 for place in range(21)))
+    return Histogram(tuple(place / 20 for place in range(21)), (0, 5, 10, 15, 20))
 
 
 @dataclass

@@ -18,7 +18,7 @@ from processes import titled
 pytest.importorskip("ray")
 PATIENCE = float(os.environ.get("LAVPS_TEST_PATIENCE", "300"))  # seconds; more beside a busy machine
 SLOWED = [{"settings": {"num_steps": 100}, "score": 0.1, "forwards": 1, "backwards": 1, "model_forwards": 0}]
-FEW = [{"settings": {"num_steps": 12}, "score": 0.1, "forwards": 1, "backwards": 1, "model_forwards": 0}]
+FEW = [{"settings": {"num_steps": 5}, "score": 0.1, "forwards": 1, "backwards": 1, "model_forwards": 0}]
 
 
 def start(folder: Path, output: str, *words: str) -> subprocess.Popen[str]:

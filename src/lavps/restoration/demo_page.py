@@ -4,16 +4,20 @@ from __future__ import annotations
 
 __all__ = ["build_page"]
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from .demo import SHOWN, TASKS, Demonstration, Measurement, Pixels, Show
 from .extras import require
 from .presets import Quality
+
+_CANVAS, _BRUSH = 512, 48  # pixels of an example's longer side, and of the brush
 
 
 def _drawn(edited: Any) -> tuple[Pixels | None, npt.NDArray[np.bool_] | None]:
@@ -73,7 +77,10 @@ def build_page(demonstration: Demonstration, examples: list[Path]) -> Any:
         with gr.Row():
             with gr.Column(scale=1):
                 edited = gr.ImageEditor(
-                    label="picture; paint out what is to be missing", type="numpy", height=360
+                    label="picture; paint out what is missing",
+                    type="numpy",
+                    height=360,
+                    brush=gr.Brush(default_size=_BRUSH, colors=["#cc3333"]),
                 )
                 task = gr.Radio(list(TASKS), value=TASKS[0], label="what is lost")
                 strength = gr.Slider(0, 1, 0.5, step=0.05, label="how much of it")
@@ -100,8 +107,20 @@ def build_page(demonstration: Demonstration, examples: list[Path]) -> Any:
         button.click(restore, [*inputs, samples, quality, seed], [degraded, *cells, shows])
         number.change(turn, [shows, number], cells, show_progress="hidden")
         if examples:
-            gr.Examples([[str(file)] for file in examples], edited, label="examples")
+            gr.Examples([[str(file)] for file in _enlarged(examples)], edited, label="examples")
     return page
+
+
+def _enlarged(files: list[Path]) -> list[Path]:
+    """Copies of pictures large enough to be painted in."""
+    folder, copies = Path(tempfile.mkdtemp(prefix="lavps-demo-")), []
+    for number, file in enumerate(files):
+        with Image.open(file) as image:
+            scale = max(_CANVAS / max(image.size), 1.0)
+            size = (round(image.width * scale), round(image.height * scale))
+            copies.append(folder / f"{number}.png")
+            image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(copies[-1])
+    return copies
 
 
 def _cells(shows: dict[str, Show], names: list[str], number: int) -> list[Any]:

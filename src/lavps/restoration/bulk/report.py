@@ -166,7 +166,7 @@ def _sheet(records: Sequence[tuple[Partition, Record]], source: Source, sink: Si
                 (sink.find(partition, output), "restored"),
             )
         ]
-        known = "" if record.chi_square is None else f", misfit {_number(record.chi_square)}"
+        known = "" if record.chi_square is None else f"<br>misfit {_number(record.chi_square)}"
         cells.append(
             f'<figure><div class="pair">{"".join(pictures)}</div>'
             f'<figcaption title="{escape(record.name)}">{escape(record.name)}{known}</figcaption></figure>'

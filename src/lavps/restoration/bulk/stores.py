@@ -132,8 +132,8 @@ class Store:
             names = [path.relative_to(self._local).as_posix() for path in found if path.is_file()]
         else:
             system, root = self._remote()
-            top = f"{root.rstrip('/')}/{folder}".rstrip("/")
-            files = system.find(top) if pattern == "**" else system.glob(f"{top}/{pattern}")
+            place = f"{root.rstrip('/')}/{folder}".rstrip("/")
+            files = system.find(place) if pattern == "**" else system.glob(f"{place}/{pattern}")
             names = [
                 path[len(root.rstrip("/")) + 1 :] for path in files if pattern == "**" or system.isfile(path)
             ]

@@ -540,3 +540,17 @@ def test_shapes_are_read_off_headers() -> None:
     assert shape_of(encoded(0)) == shape_of(encoded(1))
     assert shape_of(b"nothing") == shape_of(b"") == "unreadable"
     assert shape_of(broken_files()["bomb.png"]) != shape_of(encoded(0))
+
+
+@pytest.mark.parametrize(("missing", "words"), [("pyarrow", ["--workers", "0"]), ("ray", ["--workers", "1"])])
+def test_what_is_not_installed_is_named(
+    models: Path,
+    tmp_path: Path,
+    missing: str,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert bulk(models, some_files(tmp_path / "in", 1), tmp_path / "out", *words) == 1
+    assert f'{missing} is not installed: pip install "lavps[bulk]"' in capsys.readouterr().err

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lavps
-from lavps.samplers import RunningStatistics
+from lavps.samplers import Posterior, RunningStatistics, Trace
 from problems import network_prior, pooling_problem
 
 SAMPLER = lavps.MGDM(network_prior(), num_steps=8, gradient_steps_start=1)
@@ -90,3 +90,23 @@ def test_a_trace_of_zero_shot_has_no_acceptance() -> None:
         SAMPLER.sample(pooling_problem(1)).trace.acceptance
         != SAMPLER.sample(pooling_problem(1)).trace.acceptance
     )
+
+
+def test_the_posterior_of_one_item_is_its_part_of_all() -> None:
+    samples = torch.randn(3, 4, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    rows, steps = 12, 5
+    losses = torch.arange(steps * rows, dtype=torch.float64).reshape(steps, rows)
+    ones = torch.ones(steps, dtype=torch.float64)
+    accepted = (losses % 3 == 0).double()
+    trace = Trace(ones, losses, accepted, 2 * ones, ones, 0 * ones, 6 * ones)
+    posterior = Posterior(samples, samples.mean(1), samples.std(1), 4, trace)
+    last = posterior[-1]
+    assert last.samples is not None
+    torch.testing.assert_close(last.samples, samples[2:])
+    torch.testing.assert_close(last.mean, posterior.mean[2:])
+    torch.testing.assert_close(last.trace.losses, losses[:, 8:])
+    assert last.trace.acceptance == float(accepted[:, 8:].mean())
+    assert last.trace.forwards == posterior.trace.forwards == 10
+    assert last.trace.seconds == pytest.approx(posterior.trace.seconds / 3)
+    with pytest.raises(IndexError):
+        posterior[3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["image_files"]
+__all__ = ["absolute", "image_files"]
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +10,11 @@ from pathlib import Path
 from ..restoration.arrays import degraded_records
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".npy"}
+
+
+def absolute(place: str) -> str:
+    """A path that every process understands; what is none, such as a Hub id, as it is."""
+    return str(Path(place).resolve()) if Path(place).exists() else place
 
 
 def image_files(paths: Sequence[Path], output: Path) -> list[Path]:

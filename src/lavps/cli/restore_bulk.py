@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["RestoreBulk"]
 
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ import tyro
 from ..restoration.bulk import Bulk, Cluster, Recipe, Tally, TooManyFailures
 from ..restoration.bulk.report import write_report
 from ..restoration.bulk.sources import Kind
+from ..restoration.bulk.stores import is_url
 from ..restoration.job import Job
 from ..restoration.measuring import Measuring
 from ..restoration.presets import Quality
+from .listing import absolute
 from .restore import fatal
 
 _SECONDS = 10.0  # between lines where there is no terminal
@@ -36,8 +39,9 @@ class RestoreBulk:
     """
 
     # folder, glob, tar shards (WebDataset) or Parquet; a path, or any URL that fsspec knows (s3://...)
-    source: Annotated[str, tyro.conf.Positional]
-    destination: Annotated[str, tyro.conf.Positional]  # folder or URL of what is written
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    # folder or URL of what is written
+    destination: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESTINATION")]
     prior: str  # model folder or Hub id of the prior, readable on every machine
     # sr4, inpaint, deblur, denoise, ... or file.py:attribute; left out: what a manifest of lavps degrade says
     task: str | None = None
@@ -82,20 +86,26 @@ class RestoreBulk:
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        how = Measuring(
+            _script(self.task),
+            self.noise,
+            self.mask and self.mask.resolve(),
+            self.kernel and self.kernel.resolve(),
+        )
         job = Job(
-            self.prior,
-            self.inference_model,
-            Measuring(self.task, self.noise, self.mask, self.kernel),
+            absolute(self.prior),
+            self.inference_model and absolute(self.inference_model),
+            how,
             self.samples,
             self.seed,
             quality=self.quality,
             tile_batch=self.tile_batch,
             device=device,
         )
-        job.measuring.check()
+        how.check()
         return Bulk(
-            self.source,
-            self.destination,
+            self.source if is_url(self.source) else os.path.abspath(self.source),
+            self.destination if is_url(self.destination) else os.path.abspath(self.destination),
             Recipe.of(job, self.own_noise),
             self.format,
             self.batch,
@@ -115,6 +125,12 @@ class RestoreBulk:
             print(f"and {tally.failed - 20} more: all are in the manifest", file=sys.stderr)
         if tally.failed:
             raise SystemExit(3)
+
+
+def _script(task: str | None) -> str | None:
+    """A task whose script, if it has one, every process finds."""
+    file, colon, attribute = (task or "").rpartition(":")
+    return f"{absolute(file)}:{attribute}" if colon else task
 
 
 class _Line:

@@ -16,6 +16,7 @@ import torch
 from ..restoration.extras import require
 from ..restoration.service.jobs import Limits
 from ..restoration.service.serving import Serving
+from .listing import absolute
 from .restore import fatal
 
 
@@ -90,9 +91,4 @@ def _model(text: str) -> tuple[str, tuple[str, str | None]]:
     prior, _, warm = places.partition(",")
     if not equals or not name or not prior:
         raise ValueError(f"a model is NAME=PRIOR or NAME=PRIOR,INFERENCE_MODEL, got {text!r}")
-    return name, (_here(prior), _here(warm) if warm else None)
-
-
-def _here(place: str) -> str:
-    """An absolute path, which every process understands; a Hub id as it is."""
-    return str(Path(place).resolve()) if Path(place).exists() else place
+    return name, (absolute(prior), absolute(warm) if warm else None)

@@ -80,8 +80,9 @@ def _facts(tally: Tally) -> str:
         (f"{tally.fresh + tally.skipped}", "restored", False),
         (f"{tally.failed}", "failed", tally.failed > 0),
         (f"{tally.distrusted}", "do not trust", tally.distrusted > 0),
-        (f"{tally.rate:.3g}", "images a second", False),
     ]
+    if tally.rate > 0:
+        facts.append((f"{tally.rate:.3g}", "images a second", False))
     if tally.acceptance is not None:
         facts.append((f"{tally.acceptance:.0%}", "warm starts kept", False))
     cells = [f'<div class="{"bad" if bad else ""}"><b>{n}</b>{escape(what)}</div>' for n, what, bad in facts]
@@ -113,7 +114,7 @@ def _histogram(title: str, histogram: Histogram, limit: float | None) -> str:
         )
     labels = [
         f'<text x="{place * step:.0f}" y="{height + 15}" text-anchor="middle">'
-        f"{histogram.edges[place]:.2g}</text>"
+        f"{histogram.edges[place]:g}</text>"
         for place in histogram.marked
     ]
     return (

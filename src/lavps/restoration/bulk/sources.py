@@ -198,12 +198,11 @@ class Source:
 
     def _members(self, partition: Partition) -> Iterator[Item]:
         try:
-            with (
-                self.store.open(partition.shard) as file,
-                tarfile.open(fileobj=(tail := _Tail(file)), mode="r|*") as archive,
-            ):
-                for member in archive:
-                    yield from _member(archive, member)
+            with self.store.open(partition.shard) as file:
+                tail: Any = _Tail(file)
+                with tarfile.open(fileobj=tail, mode="r|*") as archive:
+                    for member in archive:
+                        yield from _member(archive, member)
                 if partition.shard.endswith(".tar") and any(tail.last):
                     raise tarfile.ReadError("it ends before its end mark")
         except (tarfile.TarError, EOFError, OSError) as error:

@@ -16,7 +16,7 @@ from ..extras import require
 from ..presets import Quality
 from .bench import TASKS
 from .desk import Desk
-from .jobs import Options, Refused
+from .jobs import Job, Options, Refused
 
 # No postponed annotations in here: the framework looks at them, and some are made inside of build_app.
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".tif": "image/tiff", ".webp": "image/webp"}
@@ -44,9 +44,11 @@ def build_app(desk: Desk, probe: Any, token: str | None = None) -> Any:
         probe: coroutine function that runs the models once, or raises.
         token: that requests must carry; None lets everyone in.
     """
-    fastapi = require("fastapi", "serve")
-    Request, Response, JSON = fastapi.Request, fastapi.Response, fastapi.responses.JSONResponse
-    Query, Path, limits = fastapi.Query, fastapi.Path, desk.limits
+    require("fastapi", "serve")
+    from fastapi import FastAPI, Path, Query, Request, Response
+    from fastapi.responses import JSONResponse
+
+    limits = desk.limits
 
     @asynccontextmanager
     async def lifespan(app: Any) -> Any:
@@ -55,11 +57,10 @@ def build_app(desk: Desk, probe: Any, token: str | None = None) -> Any:
         await desk.close()
 
     def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-        return {int(code): {"description": _FAILURES[code]} for code in codes} | (
-            {401: {"description": _FAILURES["401"]}} if token else {}
-        )
+        possible = [*codes, "401"] if token else codes
+        return {int(code): {"description": _FAILURES[code]} for code in possible}
 
-    app = fastapi.FastAPI(title="lavps", version="1", lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="lavps", version="1", lifespan=lifespan, redoc_url=None)
     Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
     Wait = Annotated[float, Query(ge=0, le=limits.wait, description="seconds to wait for the end of the job")]
     healthy: dict[str, float] = {"until": 0.0}
@@ -69,32 +70,34 @@ def build_app(desk: Desk, probe: Any, token: str | None = None) -> Any:
         if token and request.url.path != "/healthz":
             given = request.headers.get("authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-                return JSON({"detail": _FAILURES["401"]}, 401, {"WWW-Authenticate": "Bearer"})
+                return JSONResponse({"detail": _FAILURES["401"]}, 401, {"WWW-Authenticate": "Bearer"})
         try:
             return await call_next(request)
         except Exception as error:
             _log.error("internal error: %s", type(error).__name__)
-            return JSON({"detail": "internal error"}, 500)
+            return JSONResponse({"detail": "internal error"}, 500)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, refusal: Refused) -> Any:
         headers = {} if refusal.wait is None else {"Retry-After": str(refusal.wait)}
-        return JSON({"detail": refusal.reason}, refusal.status, headers)
+        return JSONResponse({"detail": refusal.reason}, refusal.status, headers)
 
-    def known(id: str) -> Any:
+    def known(id: str) -> Job:
         try:
             return desk.job(id)
         except KeyError:
             raise Refused(404, "there is no such job, or its time is over") from None
 
-    def answer(job: Any) -> Any:
+    def answer(job: Job) -> Response:
         body = job.describe()
         links = {"self": f"/v1/jobs/{job.id}", "preview": f"/v1/jobs/{job.id}/preview"}
         if job.state == "done":
             names = [str(n) for n in range(job.options.samples)]
             names += ["mean", "uncertainty"] if job.options.samples > 1 else []
             links |= {name: f"/v1/jobs/{job.id}/pictures/{name}" for name in names}
-        return JSON(body | {"links": links}, 200 if job.finished else 202, {"Location": links["self"]})
+        return JSONResponse(
+            body | {"links": links}, 200 if job.finished else 202, {"Location": links["self"]}
+        )
 
     async def body_of(request: Request) -> bytes:
         stated = request.headers.get("content-length", "0")
@@ -184,9 +187,9 @@ def build_app(desk: Desk, probe: Any, token: str | None = None) -> Any:
                 await probe()
             except Exception as error:
                 _log.error("unhealthy: %s", type(error).__name__)
-                return JSON({"status": "unhealthy"}, 503)
+                return JSONResponse({"status": "unhealthy"}, 503)
             healthy["until"] = time.monotonic() + _HEALTHY
-        return JSON({"status": "ok"})
+        return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", responses=responses())
     async def metrics() -> Response:

@@ -146,7 +146,7 @@ class Bench:
                 kept.append(step.progress.accepted.float().cpu())
             every = max(step.total // _PREVIEWS, 1)
             if step.index + 1 < step.total:
-                previews = ()
+                previews: tuple[bytes, ...] = ()
                 if step.index % every == every - 1:
                     rows = step.x_0[:: options.samples].cpu()
                     previews = tuple(
@@ -154,7 +154,7 @@ class Bench:
                         for x, one in zip(rows, measured, strict=True)
                     )
                 yield Update(step.index + 1, step.total, previews)
-        samples = step.x_0.cpu().unflatten(0, (len(requests), options.samples))
+        samples = step.x_0.cpu().reshape(len(requests), options.samples, *step.x_0.shape[1:])
         shares = torch.stack(kept).mean(0).reshape(len(requests), -1).mean(1) if kept else None
         answers = []
         for index, (request, one) in enumerate(zip(requests, measured, strict=True)):

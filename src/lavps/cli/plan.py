@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..amortization.checkpoint import model_folder
+from ..priors.foreign import local_copy
 from ..restoration.bulk.calibrating import calibrate, training_seconds
 from ..restoration.bulk.costs import Calibration, Forecast, Workload, break_even, forecast
 from ..restoration.bulk.simulation import simulate
@@ -72,10 +72,10 @@ class Plan:
 
     def _entries(self) -> tuple[FrontEntry, FrontEntry | None]:
         """Settings of this quality without and with the inference model."""
-        zero = of_quality(front_for(model_folder(self.prior), False, self.task), self.quality)
+        zero = of_quality(front_for(local_copy(self.prior), False, self.task), self.quality)
         if self.inference_model is None:
             return zero, None
-        return zero, of_quality(front_for(model_folder(self.inference_model), True, self.task), self.quality)
+        return zero, of_quality(front_for(local_copy(self.inference_model), True, self.task), self.quality)
 
     def _break_even(
         self, calibration: Calibration, zero: FrontEntry, warm: FrontEntry | None

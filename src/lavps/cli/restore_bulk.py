@@ -44,7 +44,7 @@ class RestoreBulk:
     destination: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESTINATION")]
     prior: str  # model folder or Hub id of the prior, readable on every machine
     # sr4, inpaint, deblur, denoise, ... or file.py:attribute; left out: what a manifest of lavps degrade says
-    task: str | None = None
+    task: Annotated[str | None, tyro.conf.arg(aliases=["--operator"])] = None
     mask: Path | None = None  # for inpaint: white where known; left out: what is transparent is missing
     kernel: Path | None = None  # for deblur: picture of a point of light, or .npy
     noise: float | None = None  # standard deviation; 0.05 is 6.4 grey levels of 255, and the default
@@ -62,6 +62,7 @@ class RestoreBulk:
     gpus: float | None = None  # GPUs a worker, 0.25 for four on one; default 1 with --device cuda
     address: str | None = None  # of a Ray cluster ("auto" on a node of it); default this machine alone
     max_failure_rate: float = 1.0  # stop where a larger share of the images failed
+    label: int | None = None  # the class, for a class-conditional prior of another library
     device: str = "auto"  # cpu, cuda, mps; auto takes cuda where there is one
 
     def run(self) -> None:
@@ -101,6 +102,7 @@ class RestoreBulk:
             quality=self.quality,
             tile_batch=self.tile_batch,
             device=device,
+            label=self.label,
         )
         how.check()
         return Bulk(

@@ -198,7 +198,7 @@ class Demonstration:
     ) -> Iterator[Show]:
         """A method at work, step by step."""
         sampler = self.methods(quality)[method]
-        problem = problem.to(self.device)
+        problem = self.restorer.posed(problem.to(self.device))
         forwards = backwards = 0.0
         start = time.perf_counter()
         for step in sampler.iterate(problem, samples, seed=seed):
@@ -207,7 +207,7 @@ class Demonstration:
             if step.index + 1 == step.total:
                 chi = float(problem.repeat(samples).chi_square(step.x_0).mean())
             yield Show(
-                method, step.x_0.cpu(), time.perf_counter() - start, step.index + 1, step.total, forwards,
+                method, self.restorer.pictures(step.x_0).cpu(), time.perf_counter() - start, step.index + 1, step.total, forwards,
                 backwards, chi,
             )  # fmt: skip
 

@@ -98,7 +98,7 @@ class Restorer:
 
     def pace(self, problem: InverseProblem, samples: int = 1, batch_size: int | None = None) -> Pace:
         """Seconds of one pass each, on this machine, for all samples of a problem."""
-        problem, rows = self._posed(problem), len(problem) * samples
+        problem, rows = self.posed(problem), len(problem) * samples
         at_once = min(batch_size or rows, rows)
         prior, model = self.on(problem.image_shape)
         pace = Pace.measure(prior, problem.select(torch.arange(rows)[:at_once] // samples), model)
@@ -122,24 +122,27 @@ class Restorer:
 
         Under a latent prior latents are sampled, and what is returned is decoded.
         """
-        problem = self._posed(problem)
+        problem = self.posed(problem)
         posterior = self.sampler(problem.image_shape).sample(
             problem, samples, seed=seed, items=items, batch_size=batch_size, callback=callback
         )
         return self._decoded(posterior, batch_size) if isinstance(self.prior, LatentPrior) else posterior
 
-    def _posed(self, problem: InverseProblem) -> InverseProblem:
+    def posed(self, problem: InverseProblem) -> InverseProblem:
         """The problem as a question about what the prior knows: images, or latents."""
         if not isinstance(self.prior, LatentPrior):
             return problem
         return InverseProblem(problem.y, DecodedOperator(problem.operator, self.prior), problem.noise)
 
+    def pictures(self, rows: Tensor) -> Tensor:
+        """What was sampled as images (B, C, *spatial): itself, or decoded latents."""
+        return self.prior.decode(rows) if isinstance(self.prior, LatentPrior) else rows
+
     @torch.no_grad()
     def _decoded(self, posterior: Posterior, batch_size: int | None) -> Posterior:
-        assert isinstance(self.prior, LatentPrior)
         assert posterior.samples is not None
         rows = posterior.samples.flatten(0, 1)
-        images = torch.cat([self.prior.decode(part) for part in torch.split(rows, batch_size or len(rows))])
+        images = torch.cat([self.pictures(part) for part in torch.split(rows, batch_size or len(rows))])
         samples = images.reshape(*posterior.samples.shape[:2], *images.shape[1:])
         std = samples.std(1) if posterior.num_samples > 1 else torch.full_like(samples[:, 0], float("nan"))
         return replace(posterior, samples=samples, mean=samples.mean(1), std=std)

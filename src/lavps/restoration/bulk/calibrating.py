@@ -52,13 +52,13 @@ def calibrate(job: Job, batch: int, measure_start: bool = True) -> Calibration:
         measure_start: start a process to see how long that takes.
     """
     began = time.perf_counter()
-    restorer = Restorer.load(job.prior, job.model, job.settings, job.device, job.tile_batch)
+    restorer = Restorer.load(job.prior, job.model, job.settings, job.device, job.tile_batch, job.label)
     load = time.perf_counter() - began
     shape = restorer.image_shape
     if shape is None:
         raise ValueError("the prior does not say the size of its images, so a calibration cannot choose one")
-    problem = _problem(job, shape, batch).to(job.device)
-    prior, model = restorer.on(shape)
+    problem = restorer.posed(_problem(job, shape, batch).to(job.device))
+    prior, model = restorer.on(problem.image_shape)
     files = _file_times(problem.y[0].real.cpu(), shape)
     start = 0.0
     if measure_start:

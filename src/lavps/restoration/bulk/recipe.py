@@ -20,8 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ...amortization.checkpoint import model_folder
+from ...amortization import load_prior
 from ...amortization.hashes import file_hash
+from ...priors import LatentPrior
 from ...priors.foreign import local_copy
 from ..arrays import DegradedRecord
 from ..job import Job
@@ -37,18 +38,22 @@ def fingerprint(path: str | Path) -> str:
     found = local_copy(path)
     if found.is_file():
         return file_hash(found)
-    config = found / "config.json"
-    if config.is_file() and "weights_hash" in (text := config.read_text(encoding="utf-8")):
-        # It holds the sha256 of the weights, without which they are not loaded.
-        return hashlib.sha256(text.encode()).hexdigest()
+    if _is_ours(found):  # weights of another hash than the config's are not loaded
+        return file_hash(found / "config.json")
     files = sorted(file for file in found.rglob("*") if file.is_file())
     listed = [f"{file.relative_to(found).as_posix()} {file_hash(file)}" for file in files]
     return hashlib.sha256("\n".join(listed).encode()).hexdigest()
 
 
 @lru_cache(maxsize=64)
-def _chosen(folder: Path, amortized: bool, task: str | None, quality: Any) -> Settings:
-    return of_quality(front_for(folder, amortized, task), quality).settings
+def _chosen(folder: Path, amortized: bool, task: str | None, latent: bool, quality: Any) -> Settings:
+    return of_quality(front_for(folder, amortized, task, latent), quality).settings
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is one of this library, whose config holds the sha256 of the weights."""
+    config = folder / "config.json"
+    return config.is_file() and "weights_hash" in config.read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -60,18 +65,22 @@ class Recipe:
         own_noise: every file has noise of its own, a function of its content; else all have that of the
             seed, which ``lavps restore`` gives them too.
         hashes: of prior, model, mask, kernel and script; a worker that finds others refuses to work.
+        latent: whether the prior is one of latents, which has settings of its own.
     """
 
     job: Job
     own_noise: bool = False
     hashes: Mapping[str, str] = field(default_factory=dict)
+    latent: bool = False
 
     @classmethod
     def of(cls, job: Job, own_noise: bool = False) -> Recipe:
         """With the hashes of what lies here."""
         if job.budget is not None:
             raise ValueError("a budget depends on the clock, and a run in parts must not: give --quality")
-        return cls(job, own_noise, cls._hashes(job))
+        ours = _is_ours(local_copy(job.prior))
+        latent = not ours and isinstance(load_prior(job.prior, label=job.label), LatentPrior)
+        return cls(job, own_noise, cls._hashes(job), latent)
 
     @staticmethod
     def _hashes(job: Job) -> dict[str, str]:
@@ -98,8 +107,8 @@ class Recipe:
         job = self.job
         if job.settings is not None:
             return job.settings
-        folder = model_folder(job.model or job.prior)
-        return _chosen(folder, job.model is not None, task, job.quality or "balanced")
+        folder = local_copy(job.model or job.prior)
+        return _chosen(folder, job.model is not None, task, self.latent, job.quality or "balanced")
 
     def seed(self, sha256: str) -> int:
         """Of a file's noise."""
@@ -120,6 +129,7 @@ class Recipe:
             "settings": self.settings(how.task).to_dict(),
             "samples": self.job.samples,
             "seed": self.seed(sha256),
+            "label": self.job.label,
             "version": version("lavps"),
         }
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

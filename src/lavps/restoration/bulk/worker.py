@@ -99,7 +99,7 @@ class BatchRestorer:
             self.recipe.verify()
             job = self.recipe.job
             self._restorer = Restorer.load(
-                job.prior, job.model, self.recipe.settings(None), job.device, job.tile_batch
+                job.prior, job.model, self.recipe.settings(None), job.device, job.tile_batch, job.label
             )
         return self._restorer
 

@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 
 from ...amortization import load_prior
-from ...amortization.checkpoint import model_folder, read_config
+from ...amortization.checkpoint import read_config
+from ...noise import GaussianNoise
+from ...operators import Identity
 from ...operators.named import NAMES
+from ...priors.foreign import local_copy
+from ...problem import InverseProblem
 from ...schedule import as_time
 from ..files import ITEM
 from ..images import ImageError, ImageFile
@@ -88,7 +92,7 @@ class Bench:
     def settings(self, options: Options) -> Settings:
         """Of the sampler, for a request."""
         prior, warm = self.models[options.model]
-        front = front_for(model_folder(warm or prior), warm is not None, options.task)
+        front = front_for(local_copy(warm or prior), warm is not None, options.task)
         settings = of_quality(front, options.quality).settings
         if options.steps is not None:
             settings = replace(settings, num_steps=options.steps)
@@ -133,7 +137,7 @@ class Bench:
         measured = [self.measured(request) for request in requests]
         options = requests[0].options
         restorer = replace(self.restorer(options.model), settings=self.settings(options))
-        problem = stacked([one.problem for one in measured]).to(self.device)
+        problem = restorer.posed(stacked([one.problem for one in measured]).to(self.device))
         steps = restorer.sampler(problem.image_shape).iterate(
             problem,
             options.samples,
@@ -148,13 +152,14 @@ class Bench:
             if step.index + 1 < step.total:
                 previews: tuple[bytes, ...] = ()
                 if step.index % every == every - 1:
-                    rows = step.x_0[:: options.samples].cpu()
+                    rows = restorer.pictures(step.x_0[:: options.samples]).cpu()
                     previews = tuple(
                         encode_image(x, _plain(one.like), "PNG")
                         for x, one in zip(rows, measured, strict=True)
                     )
                 yield Update(step.index + 1, step.total, previews)
-        samples = step.x_0.cpu().reshape(len(requests), options.samples, *step.x_0.shape[1:])
+        rows = restorer.pictures(step.x_0).cpu()
+        samples = rows.reshape(len(requests), options.samples, *rows.shape[1:])
         shares = torch.stack(kept).mean(0).reshape(len(requests), -1).mean(1) if kept else None
         answers = []
         for index, (request, one) in enumerate(zip(requests, measured, strict=True)):
@@ -172,7 +177,10 @@ class Bench:
         for name in self.models:
             restorer = self.restorer(name)
             shape = restorer.image_shape or (3, 64, 64)
-            estimate = restorer.prior.denoise(torch.zeros(1, *shape, device=self.device), as_time(0.5))
+            nothing = torch.zeros(1, *shape, device=self.device)
+            problem = restorer.posed(InverseProblem(nothing, Identity(), GaussianNoise(1.0)))
+            x = nothing.new_zeros(1, *problem.image_shape)
+            estimate = restorer.prior.denoise(x, as_time(0.5))
             if not bool(estimate.isfinite().all()):
                 raise RuntimeError(f"the denoiser of {name} gives numbers that are not finite")
 

@@ -206,10 +206,9 @@ class Demonstration:
             chi = None
             if step.index + 1 == step.total:
                 chi = float(problem.repeat(samples).chi_square(step.x_0).mean())
-            yield Show(
-                method, self.restorer.pictures(step.x_0).cpu(), time.perf_counter() - start, step.index + 1, step.total, forwards,
-                backwards, chi,
-            )  # fmt: skip
+            samples_now = self.restorer.pictures(step.x_0).cpu()
+            seconds = time.perf_counter() - start
+            yield Show(method, samples_now, seconds, step.index + 1, step.total, forwards, backwards, chi)
 
 
 def _large(panel: Panel) -> Pixels:

@@ -86,6 +86,7 @@ class Tally:
     shown: list[_Ranked] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     first: tuple[float, int] | None = None
+    last: float = 0.0
 
     def add(self, result: Result) -> None:
         """Count the items of a batch."""
@@ -105,8 +106,9 @@ class Tally:
                 if len(self.failures) < _LISTED:
                     self.failures.append((result.partition, record))
 
-        if self.first is None and self.fresh:
-            self.first = (time.monotonic(), self.fresh)
+        if any(result.fresh):
+            self.last = time.monotonic()
+            self.first = self.first or (self.last, self.fresh)
 
     def _judge(self, partition: Partition, record: Record) -> None:
         if record.chi_square is not None:
@@ -141,7 +143,7 @@ class Tally:
         if self.first is None or self.fresh == self.first[1]:
             return 0.0
         began, before = self.first
-        return (self.fresh - before) / max(time.monotonic() - began, 1e-9)
+        return (self.fresh - before) / max(self.last - began, 1e-9)
 
     @property
     def total(self) -> int | None:

@@ -103,7 +103,7 @@ def engine(folder: Path, recipe: Recipe) -> tuple[Tally, list[tuple[int, int]]]:
 
 
 @dataclass
-class Settings:
+class Config:
     """How much is measured."""
 
     files: int = 256  # of 64 x 64 pixels, for the throughput
@@ -111,7 +111,7 @@ class Settings:
     many: int = 2000  # of 8 x 8 pixels, for the memory
 
 
-def main(settings: Settings) -> None:
+def main(settings: Config) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -146,7 +146,7 @@ def _quarters(many: int) -> list[tuple[int, int]]:
     return [(many * part // 4, many * (part + 1) // 4) for part in range(4)]
 
 
-def write(values: dict[str, object], settings: Settings) -> None:
+def write(values: dict[str, object], settings: Config) -> None:
     folder = Path(__file__).parent.parent / "benchmarks"
     (folder / "bulk_throughput.json").write_text(json.dumps(values, indent=2) + "\n")
     before, after = values["bare_images_per_second"]  # type: ignore[misc]
@@ -168,4 +168,4 @@ hyperthreads whose load was {values["load"]:.1f}.
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    main(tyro.cli(Config))

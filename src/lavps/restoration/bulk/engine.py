@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..extras import require
+from ..extras import require, require_ray
 from .batches import plan
 from .recipe import Recipe
 from .records import Ledger, Record
@@ -68,9 +68,8 @@ class Cluster:
     @contextmanager
     def connected(self, device: str) -> Iterator[tuple[int, float]]:
         """The number of workers and the GPUs of each, while Ray runs."""
-        ray = require("ray", "bulk")
+        ray = require_ray("bulk")
         gpus = self.gpus if self.gpus is not None else float(device.startswith("cuda"))
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         ours = not ray.is_initialized()
         if ours and (self.address or os.environ.get("RAY_ADDRESS")):

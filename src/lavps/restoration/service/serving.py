@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..extras import require
+from ..extras import require, require_ray
 from .app import build_app
 from .bench import Bench, Request, Update
 from .desk import Desk, WorkerLost
@@ -109,7 +109,7 @@ class Serving:
 
     def run(self) -> None:
         """Serve until interrupted."""
-        ray, serve = require("ray", "serve"), require("ray.serve", "serve")
+        ray, serve = require_ray("serve"), require("ray.serve", "serve")
         if not ray.is_initialized():
             address = os.environ.get("RAY_ADDRESS")
             own = {} if address else {"num_cpus": self.workers + 2, "include_dashboard": False}

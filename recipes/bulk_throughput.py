@@ -27,7 +27,10 @@ from lavps.amortization.checkpoint import ModelConfig, save_model
 from lavps.networks import build_seeded
 from lavps.restoration import Job, Measuring, Restorer, encode_image, write_atomically
 from lavps.restoration.bulk import Bulk, Cluster, Recipe, Tally
+from lavps.restoration.bulk.calibrating import calibrate
+from lavps.restoration.bulk.costs import Workload, forecast
 from lavps.restoration.files import restore_files
+from lavps.restoration.presets import FrontEntry
 
 BATCH = 16
 NETWORK = {"kind": "unet", "widths": [16], "depth": 1, "attention": [], "head_dim": 16, "condition_width": 16}
@@ -102,6 +105,22 @@ def engine(folder: Path, recipe: Recipe) -> tuple[Tally, list[tuple[int, int]]]:
     return tally, memory
 
 
+def predicted(workers: int, files: int) -> dict[str, float]:
+    """Images a second of so many workers, as the cost model says and as they are."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        recipe = make(folder, files, 64, 5)
+        calibration = calibrate(recipe.job, BATCH, measure_start=False)
+        work = Workload(files, FrontEntry.of(recipe.settings(None), False), stragglers=0.0)
+        bulk = Bulk(str(folder / "in"), str(folder / "out"), recipe, batch=BATCH, cluster=Cluster(workers))
+        rate = bulk.run().rate
+        return {
+            "workers": workers,
+            "predicted": forecast(calibration, work, workers).rate,
+            "measured": rate,
+        }
+
+
 @dataclass
 class Config:
     """How much is measured."""
@@ -137,6 +156,7 @@ def main(settings: Config) -> None:
         "identical": same,
         "sampling_share": tally.seconds / tally.fresh * tally.rate,
         "peak_mebibytes_by_quarter": peaks,
+        "workers": [predicted(workers, settings.files) for workers in (1, 2)],
         "load": os.getloadavg()[1],
     }
     write(values, settings)
@@ -151,6 +171,10 @@ def write(values: dict[str, object], settings: Config) -> None:
     (folder / "bulk_throughput.json").write_text(json.dumps(values, indent=2) + "\n")
     before, after = values["bare_images_per_second"]  # type: ignore[misc]
     peaks = ", ".join(f"{peak:.0f}" for peak in values["peak_mebibytes_by_quarter"])  # type: ignore[attr-defined]
+    workers = "; ".join(
+        f"{one['workers']} worker(s), {one['predicted']:.2f} predicted, {one['measured']:.2f} measured"
+        for one in values["workers"]  # type: ignore[attr-defined]
+    )
     (folder / "bulk_throughput.md").write_text(
         f"""# What the bulk engine costs
 
@@ -163,6 +187,8 @@ hyperthreads whose load was {values["load"]:.1f}.
   results are {"identical to the last bit" if values["identical"] else "DIFFERENT"}.
 - {settings.many} files of 8 x 8 pixels: the peaks of all processes' memory in the four quarters of the run are {peaks}
   MiB.
+- `lavps plan` and what came of it, in images a second: {workers}. The calibration has a hyperthread to itself; two workers
+  share a core.
 """
     )
 

@@ -27,7 +27,7 @@ from speedup_page import write_page
 TASKS = ("sr4", "motion-blur", "centre-box")
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
-MOST = {PAPER: 2, BEST: 3, "LAVPS": 4, "Likelihood step": 1}
+MOST = {PAPER: 2, BEST: 4, "LAVPS": 9, "Likelihood step": 2}
 STEPS = (12, 25, 50, 100)
 Stage = Literal["measure", "adam", "mgdm", "lavps", "test", "time", "page"]
 

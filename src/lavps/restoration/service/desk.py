@@ -76,6 +76,7 @@ class Desk:
         self.batches: Counter[int] = Counter()
         self.batch_seconds, self._entering = 1.0, 0
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
         self._arrived = asyncio.Event()
 
     async def open(self) -> None:
@@ -99,6 +100,8 @@ class Desk:
 
     async def close(self) -> None:
         """Stop; what is not done stays in the spool."""
+        # A cancellation that comes just as a batch ends is lost in wait_for (before Python 3.12).
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -163,7 +166,7 @@ class Desk:
         return ticket.job
 
     async def _work(self) -> None:
-        while True:
+        while not self._closing:
             await self._arrived.wait()
             if not self.queue:
                 self._arrived.clear()

@@ -32,6 +32,7 @@ def benchmark_pages() -> None:
         # What lies outside of the folder has no page here.
         (folder / source.name).write_text(re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text))
         for name in set(re.findall(r"\]\(([^):#]+\.(?:png|svg|jpg|gif|json))\)", text)):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source.parent / name, folder / name)
 
 

@@ -109,7 +109,9 @@ def figure(all_results: Sequence[tuple[str, Results]], target: Path) -> None:
         draw_front(axis, results, "cost", family_colours(results))
         axis.set_title(TITLES.get(task, task))
     handles, names = axes[0].get_legend_handles_labels()
-    drawing.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=9)
+    drawing.legend(
+        handles, names, loc="outside lower center", ncols=2 * len(all_results), frameon=False, fontsize=9
+    )
     drawing.savefig(target, dpi=130)
 
 

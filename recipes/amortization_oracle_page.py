@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import tyro
 
 import amortization_oracle_figures as figures
 from amortization_oracle_figures import TITLES, Row, of, panels, standard_error, warm_every_step
+from lavps.evaluation.benchmark.report import markdown_table as table
 
 # Two runs whose SW2 differ by less are called equal, in favour of the method that is compared with.
 EQUAL = 0.002
@@ -26,12 +26,6 @@ VARIANTS = {
     "LAVPS, likelihood step alone": "the likelihood step alone, no network, no training",
     "LAVPS, family of masks": "default, trained on a family of masks",
 }
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def number(value: float | None, digits: int = 3) -> str:

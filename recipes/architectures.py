@@ -17,9 +17,9 @@ from pathlib import Path
 
 import tyro
 
-from image_study import table
 from lavps.amortization.checkpoint import read_config
 from lavps.cli import main as command_line
+from lavps.evaluation.benchmark.report import markdown_table
 
 HERE = Path(__file__).parent
 
@@ -107,7 +107,7 @@ def main(config: Config) -> None:
         .read_text()
         .format(
             verdict=verdict,
-            table=table(
+            table=markdown_table(
                 ["network", "learning rate", "images seen", "processor minutes", "held-out loss"], rows
             ),
         )

@@ -14,10 +14,12 @@ import os
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 import tyro
 from PIL import Image
@@ -67,20 +69,10 @@ def bare(folder: Path, recipe: Recipe) -> float:
 
 def resident() -> int:
     """Bytes of this process and of all that it has started."""
-    parents, total, waiting = {}, 0, [os.getpid()]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    while waiting:
-        process = waiting.pop()
-        waiting += [child for child, parent in parents.items() if parent == process]
-        try:
-            total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except OSError:
-            continue
+    total, own = 0, psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended
+            total += process.memory_info().rss
     return total
 
 

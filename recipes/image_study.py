@@ -7,6 +7,7 @@ the working folder is gone, it is unpacked first, so nothing is measured twice.
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from lavps.evaluation.benchmark import (
     MeasurementSettings,
     Models,
     Runner,
-    Sweep,
 )
 
+TITLES = {"sr4": "super-resolution x4", "motion-blur": "motion blur", "centre-box": "centre box"}
+TASKS = tuple(TITLES)
 Scale = Literal["small", "paper"]
 PRIORS = {"small": "faces64", "paper": "ffhq256"}
 PACKED = ("benchmark.json", "prices.json", "study.journal", "results.json", "validation", "test", "timing")
@@ -96,7 +98,8 @@ class Study:
             entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = 0, 0, 0, "", ""
             return entry
 
-        with tarfile.open(archive, "w:gz") as file:
+        # Without times of its own: the same rows make the same bytes.
+        with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as file:
             for name in PACKED:
                 if (benchmark.path / name).exists():
                     file.add(benchmark.path / name, name, filter=plain)
@@ -111,13 +114,3 @@ class Study:
         return benchmark.runner(
             split, self.models(benchmark), lpips, batch_size=self.batch_size, keep_images=keep_images
         )
-
-    def sweep(self, benchmark: Benchmark, name: str, screen: int | None) -> Sweep:
-        """A study of settings on the validation images."""
-        return Sweep(benchmark, self.runner(benchmark, "validation"), name, screen=screen, slack=0.004)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -22,13 +22,14 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from image_study import Study, table
+from image_study import TASKS, Study
 from lavps.evaluation import ImageBatch, crps, non_inferiority, pixel_coverage, psnr
 from lavps.evaluation.benchmark import Benchmark, Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure
+from lavps.evaluation.benchmark.protocol import row_means
+from lavps.evaluation.benchmark.report import markdown_table
 
 HERE = Path(__file__).parent
-TASKS = ("sr4", "motion-blur", "centre-box")
 Rows = list[dict[str, Any]]
 
 
@@ -73,20 +74,7 @@ class Table(Study):
 
 def summary(rows: Rows) -> dict[str, Any]:
     """Means over images, and the scores of every image for the paired tests."""
-    about: dict[str, Any] = {"scores": [row["lpips"] for row in rows], "images": len(rows)}
-    for name in (
-        "lpips",
-        "psnr",
-        "ssim",
-        "chi_square",
-        "forwards",
-        "backwards",
-        "model_forwards",
-        "acceptance",
-    ):
-        known = [row[name] for row in rows if row[name] is not None]
-        about[name] = sum(known) / len(known) if known else None
-    return about
+    return {"scores": [row["lpips"] for row in rows], "images": len(rows)} | row_means(rows)
 
 
 def error(record: Mapping[str, Any]) -> float:
@@ -137,8 +125,8 @@ class Ablation(Table):
             for task in self.tasks
         ]
         self.publish(
-            "ablation", records, table=table(["task", "method", *[f"G_end = {end}" for end in ends]], rows),
-            claims=table(["task", "LAVPS at G_end = 0 minus MGDM at G_end = 3, in LPIPS; non-inferior"], claims),
+            "ablation", records, table=markdown_table(["task", "method", *[f"G_end = {end}" for end in ends]], rows),
+            claims=markdown_table(["task", "LAVPS at G_end = 0 minus MGDM at G_end = 3, in LPIPS; non-inferior"], claims),
         )  # fmt: skip
 
 
@@ -190,7 +178,7 @@ class Windows(Table):
         self.publish(
             "windows",
             records,
-            table=table(["task", *[f"{share:.0%}" for share in shares]], rows),
+            table=markdown_table(["task", *[f"{share:.0%}" for share in shares]], rows),
             steps=str(self.num_steps),
         )
 
@@ -243,7 +231,7 @@ class Rivals(Table):
              f"{r['cost']:.0f}", f"{r['forwards']:.0f}", f"{r['backwards']:.0f}", f"{r['model_forwards']:.0f}"]
             for r in records
         ]  # fmt: skip
-        self.publish("rivals", records, table=table(head, rows))
+        self.publish("rivals", records, table=markdown_table(head, rows))
 
 
 SHIFTS = (
@@ -294,7 +282,7 @@ class OutOfDistribution(Table):
             "kept",
             "minus MGDM at the same K (G = 1); within .003",
         ]
-        self.publish("out_of_distribution", records, table=table(head, rows))
+        self.publish("out_of_distribution", records, table=markdown_table(head, rows))
 
     def _row(self, found: list[dict[str, Any]], task: str, where: str, record: dict[str, Any]) -> list[str]:
         steps = record["method"]["num_steps"]
@@ -359,7 +347,9 @@ class Calibration(Table):
             "PSNR of a sample",
             "PSNR of the mean",
         ]
-        self.publish("image_calibration", records, table=table(head, rows), samples=str(self.samples))
+        self.publish(
+            "image_calibration", records, table=markdown_table(head, rows), samples=str(self.samples)
+        )
 
     def _calibrate(self, benchmark: Benchmark, method: Method, levels: Sequence[float]) -> dict[str, Any]:
         models, given = benchmark.models(self.device), benchmark.measurements("test")

@@ -16,19 +16,17 @@ from typing import Any
 import tyro
 from torch import Tensor
 
-from image_study import Study
+from image_study import TASKS, TITLES, Study
 from lavps.evaluation import LPIPS, ImageBatch
 from lavps.evaluation.benchmark import Benchmark, Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure, seen
-
-TITLES = {"sr4": "super-resolution x4", "motion-blur": "motion blur", "centre-box": "centre box"}
 
 
 @dataclass(frozen=True)
 class Config(Study):
     """The picture."""
 
-    tasks: tuple[str, ...] = tuple(TITLES)
+    tasks: tuple[str, ...] = TASKS
     """Tasks with an inference model in the zoo."""
     faces: int = 2
     """Of every task."""

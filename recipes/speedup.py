@@ -11,20 +11,19 @@ Settings are first tried on 8 images; those clearly behind stop there. Stopped a
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
 import tyro
 
-from image_study import Study
-from lavps.evaluation.benchmark import Benchmark, Method, conclude, fronts, paper_grid, paper_subset
+from image_study import TASKS, Study
+from lavps.evaluation.benchmark import Benchmark, Method, Sweep, conclude, fronts, paper_grid, paper_subset
+from lavps.evaluation.benchmark.protocol import Results
 from lavps.evaluation.benchmark.report import write_report
 from lavps.evaluation.benchmark.timing import Timer
 from speedup_page import write_page
 
-TASKS = ("sr4", "motion-blur", "centre-box")
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
 MOST = {PAPER: 2, BEST: 4, "LAVPS": 9, "Likelihood step": 2}
@@ -93,17 +92,20 @@ def untrained() -> list[Method]:
 
 def sweep(config: Config, benchmark: Benchmark, task: str, stage: Stage) -> None:
     """Settings tried on the validation images."""
+    runner = config.runner(benchmark, "validation")
+
+    def study(name: str) -> Sweep:
+        return Sweep(benchmark, runner, name, screen=config.screen, slack=0.004)
+
     if stage == "adam":
-        points = paper_subset("mgdm") if config.grid == "subset" else paper_grid("mgdm")
-        config.sweep(benchmark, "paper's grid", config.screen).grid(points)
-    elif stage == "mgdm":
-        config.sweep(benchmark, "designed mgdm", config.screen).grid(designed(None))
-        config.sweep(benchmark, "free mgdm", config.screen).search("mgdm", None, config.trials)
-    elif stage == "lavps":
-        model = config.model(task)
-        config.sweep(benchmark, "untrained", config.screen).grid(untrained())
-        config.sweep(benchmark, "designed lavps", config.screen).grid(designed(model))
-        config.sweep(benchmark, "free lavps", config.screen).search("lavps", model, config.trials)
+        study("paper's grid").grid(paper_subset("mgdm") if config.grid == "subset" else paper_grid("mgdm"))
+        return
+    model = config.model(task) if stage == "lavps" else None
+    if model is not None:
+        study("untrained").grid(untrained())
+    sampler: Literal["mgdm", "lavps"] = "mgdm" if model is None else "lavps"
+    study(f"designed {sampler}").grid(designed(model))
+    study(f"free {sampler}").search(sampler, model, config.trials)
 
 
 def test(config: Config, benchmark: Benchmark) -> None:
@@ -132,6 +134,8 @@ def time(config: Config, benchmark: Benchmark) -> None:
 
 
 def main(config: Config) -> None:
+    paper: dict[str, Results] = {}
+    best: dict[str, Results] = {}
     for task in config.tasks:
         benchmark = config.begin("speedup", task)
         for stage in config.stages:
@@ -143,22 +147,21 @@ def main(config: Config) -> None:
             elif stage == "time":
                 time(config, benchmark)
             elif stage == "page":
-                best = conclude(benchmark, BEST, first=config.first)
-                (benchmark.path / "best.json").write_text(json.dumps(asdict(best), indent=1))
-                conclude(benchmark, PAPER, first=config.first)
+                best[task] = conclude(benchmark, BEST, first=config.first)
+                paper[task] = conclude(benchmark, PAPER, first=config.first)
                 write_report(benchmark)
             if stage != "measure":
                 config.pack("speedup", benchmark, task)
-    if "page" in config.stages:
-        grid = "32 points of the paper's grid" if config.grid == "subset" else "the paper's whole grid"
-        facts = {
-            "turns": config.turns,
-            "screen": config.screen,
-            "trials": config.trials + 24,
-            "tried": f"{grid} for MGDM with Adam at K = 100 (points that run the same computation once); for MGDM and for "
-            "LAVPS with everything free 24 designed settings and a search",
-        }
-        print(write_page(config, config.tasks, "python recipes/speedup.py", facts))
+    if paper:
+        print(write_page(config, command(config), paper, best))
+
+
+def command(config: Config) -> str:
+    """What makes the page, but for the places of files."""
+    words = ["python recipes/speedup.py"]
+    words += [] if config.tasks == TASKS else ["--tasks", *config.tasks]
+    words += [] if config.grid == "subset" else ["--grid", config.grid]
+    return " ".join(words + ([] if config.first is None else [f"--first {config.first}"]))
 
 
 if __name__ == "__main__":

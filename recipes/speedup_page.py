@@ -4,63 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from image_study import Study, table
+from image_study import TITLES, Study
 from lavps.amortization.checkpoint import read_config
 from lavps.evaluation.benchmark.figures import draw_front, family_colours, matplotlib_figure
 from lavps.evaluation.benchmark.protocol import Results
+from lavps.evaluation.benchmark.report import markdown_table, match_table
 
 HERE = Path(__file__).parent
-TITLES = {"sr4": "super-resolution x4", "motion-blur": "motion blur", "centre-box": "centre box"}
-HEAD = [
-    "task",
-    "baseline",
-    "LPIPS",
-    "cost",
-    "matched by",
-    "LPIPS",
-    "cost",
-    "difference [95 %]",
-    "α / P",
-    "cheaper",
-    "faster [95 %]",
-]
 
 
-def read(file: Path) -> Results:
-    """Results of a benchmark."""
-    return Results(**json.loads(file.read_text(encoding="utf-8")))
+def matched(tasks: dict[str, Results]) -> str:
+    """LAVPS against the baseline's front, all tasks in one table."""
+    head: list[str] = []
+    lines = []
+    for task, results in tasks.items():
+        head, rows = match_table(results, [m for m in results.matches if m["family"] == "LAVPS"])
+        lines += [[TITLES.get(task, task), *cells] for cells in rows]
+    return markdown_table(["task", *head], lines)
 
 
-def match_rows(task: str, results: Results, family: str = "LAVPS") -> list[list[str]]:
-    """A row for every point of the baseline's front."""
-    rows = []
-    for match in (m for m in results.matches if m["family"] == family):
-        first = results.point("test", match["reference"])
-        cells = [
-            TITLES.get(task, task),
-            f"{first['family']}, {first['label']}",
-            f"{first['lpips']:.4f}",
-            f"{first['cost']:.0f}",
-        ]
-        if match["candidate"] is None:
-            rows.append([*cells, "none", *[""] * 6])
-            continue
-        second, gap, time = (
-            results.point("test", match["candidate"]),
-            match["bootstrap"],
-            match["time_speed_up"],
-        )
-        rows.append([
-            *cells, second["label"], f"{second['lpips']:.4f}", f"{second['cost']:.0f}",
-            f"{gap['difference']:+.4f} [{gap['lower']:+.4f}, {gap['upper']:+.4f}]",
-            "yes" if match["passes_corrected"] else "no", f"**{match['speed_up']:.2f}x**",
-            f"{time['ratio']:.2f}x [{time['lower']:.2f}, {time['upper']:.2f}]" if time else "not timed",
-        ])  # fmt: skip
-    return rows
+def tried(results: Results) -> str:
+    """How many settings of every family were tried on the validation images, and how many on all of them."""
+    whole = Counter(point["family"] for point in results.points["validation"])
+    begun = whole + Counter(point["family"] for point in results.points.get("screening", []))
+    return ", ".join(f"{family} {count} ({whole[family]})" for family, count in sorted(begun.items()))
 
 
 def sentences(task: str, paper: Results, best: Results) -> str:
@@ -115,60 +87,46 @@ def figure(all_results: Sequence[tuple[str, Results]], target: Path) -> None:
     drawing.savefig(target, dpi=130)
 
 
-def write_page(config: Study, tasks: Sequence[str], command: str, facts: dict[str, Any]) -> Path:
-    """``speedup.md`` and its figures."""
-    folders = {task: config.work / "speedup" / task for task in tasks}
-    paper = {task: read(folder / "results.json") for task, folder in folders.items()}
-    best = {task: read(folder / "best.json") for task, folder in folders.items()}
+def write_page(config: Study, command: str, paper: dict[str, Results], best: dict[str, Results]) -> Path:
+    """``speedup.md`` and its figures, from the results of every task in both comparisons."""
     target = config.pages / "speedup"
     target.mkdir(parents=True, exist_ok=True)
     figure(list(paper.items()), target / "pareto.png")
-    images = []
-    for task, folder in folders.items():
+    images, training = [], []
+    for task, results in paper.items():
+        folder = config.work / "speedup" / task
         (target / f"{task}.json").write_text(
-            json.dumps({"paper": vars(paper[task]), "best": vars(best[task])}, indent=1)
+            json.dumps({"paper": vars(results), "best": vars(best[task])}, indent=1)
         )
+        training += break_even(config, task, results, json.loads((folder / "prices.json").read_text()))
         if (folder / "images.png").exists():
             shutil.copy(folder / "images.png", target / f"{task}.png")
             images.append(f"**{TITLES.get(task, task)}**\n\n![{task}](speedup/{task}.png)")
     one = next(iter(paper.values()))
-    notes = HERE / "speedup_reading.md"
+    turns = {
+        point["time"]["turns"]
+        for results in paper.values()
+        for point in results.points["test"]
+        if point["time"]
+    }
+    head = ["task", "training images", "training cost", "instead of", "saved an image", "pays after images"]
     page = config.pages / "speedup.md"
+    template = (HERE / "speedup_page.md").read_text()
     page.write_text(
-        (HERE / "speedup_page.md")
-        .read_text()
-        .format(
+        template.format(
             command=command,
-            intro="\n".join(sentences(task, paper[task], best[task]) for task in tasks),
-            turns=facts["turns"],
+            intro="\n".join(sentences(task, paper[task], best[task]) for task in paper),
+            turns=min(turns, default=0),
             test=one.counts["test"],
             validation=one.counts["validation"],
             margin=one.margin,
             alpha=one.alpha,
-            tried=facts["tried"],
-            screen=facts["screen"],
-            trials=facts["trials"],
-            paper=table(HEAD, [row for task in tasks for row in match_rows(task, paper[task])]),
-            best=table(HEAD, [row for task in tasks for row in match_rows(task, best[task])]),
-            training=table(
-                [
-                    "task",
-                    "training images",
-                    "training cost",
-                    "instead of",
-                    "saved an image",
-                    "pays after images",
-                ],
-                [
-                    row
-                    for task, folder in folders.items()
-                    for row in break_even(
-                        config, task, paper[task], json.loads((folder / "prices.json").read_text())
-                    )
-                ],
-            ),
+            tried="; ".join(f"{TITLES.get(task, task)}: {tried(results)}" for task, results in paper.items()),
+            paper=matched(paper),
+            best=matched(best),
+            training=markdown_table(head, training),
             images="\n\n".join(images),
-            reading=notes.read_text().strip() if notes.exists() else "",
+            reading=(HERE / "speedup_reading.md").read_text().strip(),
         )
     )
     return page

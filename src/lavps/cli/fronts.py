@@ -10,8 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from ..evaluation.benchmark.export import exported_fronts, install_fronts
-from ..evaluation.benchmark.records import read_json
+from ..evaluation.benchmark.export import install_fronts
 from .restore import fatal
 
 
@@ -25,11 +24,6 @@ class Fronts:
     def run(self) -> None:
         """Write fronts.json of the prior and of every inference model."""
         with fatal("bench fronts"):
-            places = None
-            if self.output is not None:
-                self.output.mkdir(parents=True, exist_ok=True)
-                models = exported_fronts(read_json(self.folder / "results.json") or {"points": {}})
-                places = {model: self.output / f"{Path(model).name}.json" for model in models}
-            written = install_fronts(self.folder, places)
+            written = install_fronts(self.folder, self.output)
         for file, count in written.items():
             print(f"{count} settings are in {file}")

@@ -59,21 +59,23 @@ def _entry(point: Mapping[str, Any], task: str) -> dict[str, Any]:
     }
 
 
-def install_fronts(benchmark: Path, file_for: Mapping[str, Path] | None = None) -> dict[Path, int]:
+def install_fronts(benchmark: Path, output: Path | None = None) -> dict[Path, int]:
     """Write the fronts of a benchmark's ``results.json``; of other tasks a file keeps its entries.
 
     Args:
         benchmark: its folder, with results.
-        file_for: the file of a model folder; default its own ``fronts.json``.
+        output: a folder for NAME.json of every model; default ``fronts.json`` in the model's own folder.
 
     Returns:
         The files written, and how many settings of this task each now has.
     """
     if not (results := read_json(benchmark / "results.json")):
         raise FileNotFoundError(f"{benchmark} has no results yet: lavps bench report {benchmark}")
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
     written = {}
     for model, entries in exported_fronts(results).items():
-        file = (file_for or {}).get(model) or Path(model) / "fronts.json"
+        file = Path(model) / "fronts.json" if output is None else output / f"{Path(model).name}.json"
         if not file.parent.is_dir():
             raise FileNotFoundError(f"{file.parent} is no folder here: write the fronts to one with --output")
         kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []

@@ -12,7 +12,7 @@ r"""From rows to a verdict: how much cheaper is a method at equal quality?
 
 from __future__ import annotations
 
-__all__ = ["BASELINE", "Results", "conclude", "fronts"]
+__all__ = ["BASELINE", "Results", "conclude", "fronts", "row_means"]
 
 import math
 from collections.abc import Sequence
@@ -159,6 +159,12 @@ def conclude(
     return results
 
 
+def row_means(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Mean of every column over images; of those that have it, None where none has."""
+    known = {name: [row[name] for row in rows if row[name] is not None] for name in _COLUMNS}
+    return {name: sum(values) / len(values) if values else None for name, values in known.items()}
+
+
 def _describe(
     benchmark: Benchmark, split: str, method: Method, turns: Sequence[Row], timed: set[str]
 ) -> dict[str, Any]:
@@ -172,9 +178,7 @@ def _describe(
         "cost": scores.cost,
         "lpips_error": finite(float(scores.scores.std()) / math.sqrt(n)),
     }
-    for column in _COLUMNS:
-        known = [row[column] for row in rows if row[column] is not None]
-        about[column] = sum(known) / len(known) if known else None
+    about |= row_means(rows)
     about["time"] = asdict(summarize(turns, method.key)) if method.key in timed else None
     return about
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["read_results", "write_report"]
+__all__ = ["markdown_table", "match_table", "read_results", "write_report"]
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +95,24 @@ def _sections(results: Results) -> dict[str, Table]:
     sections: dict[str, Table] = {}
     for family in dict.fromkeys(match["family"] for match in results.matches):
         matches = [match for match in results.matches if match["family"] == family]
-        sections[f"{family} against {results.baseline}, at equal quality"] = _match_table(results, matches)
+        sections[f"{family} against {results.baseline}, at equal quality"] = match_table(results, matches)
     for split, points in results.points.items():
         if points:
             sections[f"Methods on the {split} images"] = _method_table(results, split)
     return sections
 
 
-def _match_table(results: Results, matches: list[dict[str, Any]]) -> Table:
+def match_table(results: Results, matches: list[dict[str, Any]]) -> Table:
+    """A row for every point of the baseline: what matches it, how well, and what that saves."""
     head = ["baseline", "LPIPS", "cost", "matched by", "LPIPS", "cost", "difference [95 %]", "p", "p < α / P"]
     head += ["cheaper", "faster [95 %]"]
     rows = []
     for match in matches:
         first = results.point("test", match["reference"])
-        cells = [first["label"], f"{first['lpips']:.4f}", f"{first['cost']:.0f}"]
+        # A group of several families, such as "MGDM", does not say which of them a point is of.
+        named = results.baseline.startswith(first["family"])
+        label = first["label"] if named else f"{first['family']}, {first['label']}"
+        cells = [label, f"{first['lpips']:.4f}", f"{first['cost']:.0f}"]
         if match["candidate"] is None:
             rows.append([*cells, "none is non-inferior", *[""] * 7])
             continue
@@ -162,10 +167,14 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def _markdown(results: Results, sections: dict[str, Table], figures: dict[str, str]) -> str:
     parts = [f"# {_title(results)}", *_summary(results)]
     parts += [f"![{name}]({name}.png)\n\n{caption}" for name, caption in figures.items()]
-    for title, (head, rows) in sections.items():
-        lines = [head, ["---"] * len(head), *rows]
-        parts.append(f"## {title}\n\n" + "\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    parts += [f"## {title}\n\n{markdown_table(head, rows)}" for title, (head, rows) in sections.items()]
     return "\n\n".join(parts) + "\n"

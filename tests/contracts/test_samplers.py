@@ -25,6 +25,9 @@ from lavps.samplers import (
 )
 from problems import images, masking_problem, network_prior, pooling_problem
 
+# Warm starts good for some rows only, and networks that were never trained, are what these tests are made of.
+pytestmark = pytest.mark.filterwarnings("ignore::lavps.samplers.OutOfDistributionWarning")
+
 
 def halfway(context: Context) -> DiagonalGaussian:
     """A warm start better for some rows than for others: it depends on the row's own image."""

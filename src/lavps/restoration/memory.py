@@ -25,8 +25,10 @@ _WORDS = (
     "can't allocate memory",
     "cannot allocate memory",
     "not enough memory",
+    "bad_alloc",
     "could not create a primitive",  # oneDNN, which does not say why
     "could not create a memory",
+    "could not execute a primitive",
 )
 
 

@@ -226,12 +226,19 @@ def test_malformed_images_are_answered_and_never_crash(models: dict[str, Any], t
     chance = random.Random(0)
     seeds = [encoded(n, format=format) for n, format in enumerate(("PNG", "JPEG", "TIFF", "WEBP"))]
     cases = [*broken_files().values()]
-    for number in range(120):
+    for number in range(500):
         content = bytearray(seeds[number % 4])
         for _ in range(chance.randint(1, 12)):
             content[chance.randrange(len(content))] = chance.randrange(256)
-        cases.append(bytes(content[: chance.randint(1, len(content))] if number % 3 == 0 else content))
-    with serving(models, tmp_path / "spool", replace(FEW, queue=500)) as client:
+        here, length = chance.randrange(len(content)), chance.randint(1, 64)
+        if number % 5 == 0:
+            del content[here:]
+        elif number % 5 == 1:
+            del content[here : here + length]
+        elif number % 5 == 2:
+            content[here:here] = chance.randbytes(length)
+        cases.append(bytes(content))
+    with serving(models, tmp_path / "spool", replace(FEW, queue=len(cases))) as client:
         for content in cases:
             answer = client.post("/v1/restore", params=query(wait=0, quality="fast"), content=content)
             assert answer.status_code in (202, 413, 415, 422), answer.text

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import tyro
+from PIL import Image
 
 import check_links
 import made_pages
 from import_graph import ROOMS, import_graph
 from lavps import cli
+from lavps.restoration.service import Client
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -201,3 +205,37 @@ def test_links_to_elsewhere_lead_somewhere() -> None:
         pytest.skip("there is no network here")
     problems = {address: check_links.check_external(address) for address in sorted(addresses)}
     assert not {address: reason for address, reason in problems.items() if reason}
+
+
+def test_the_service_page_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service is started, its request is sent, its Python block is run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    blocks = [
+        (language, block.replace("8000", port)) for language, block in fences(DOCS / "howto" / "service.md")
+    ]
+    start = next(line for _, block in blocks for line in block.splitlines() if line.startswith("lavps serve"))
+    for name in ("zoo", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    command = [sys.executable, "-m", "lavps.cli", *shlex.split(start)[1:]]
+    service = subprocess.Popen([*command, "--port", port, "--workers", "0"], cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    try:
+        client = Client(f"http://127.0.0.1:{port}")
+        end = time.monotonic() + 120
+        while not client.healthy() and service.poll() is None and time.monotonic() < end:
+            time.sleep(0.5)
+        asked = next(block for language, block in blocks if language == "sh" and block.startswith("curl"))
+        if shutil.which("curl") is not None:
+            answer = subprocess.run(shlex.split(asked), capture_output=True, check=True).stdout
+            job, promised = json.loads(answer), next(b for language, b in blocks if language == "json")
+            assert client.job(job["id"], wait=60)["state"] == "done"
+            assert set(re.findall(r'"(\w+)":', promised.split("links")[0])) <= set(job)
+        exec(compile(next(b for language, b in blocks if language == "py"), "service.md", "exec"), {})
+    finally:
+        service.terminate()
+        service.wait(60)
+    width, height = Image.open("examples/small.png").size
+    assert Image.open("mean.png").size == (4 * width, 4 * height)
+    assert Image.open("uncertainty.png").size[0] >= 4 * width

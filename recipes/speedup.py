@@ -26,7 +26,7 @@ from speedup_page import write_page
 
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
-MOST = {PAPER: 2, BEST: 4, "LAVPS": 9, "Likelihood step": 2}
+MOST = {PAPER: 2, BEST: 4, "LAVPS": 7, "Likelihood step": 3}
 STEPS = (12, 25, 50, 100)
 Stage = Literal["measure", "adam", "mgdm", "lavps", "test", "time", "page"]
 
@@ -68,25 +68,28 @@ def designed(model: str | None) -> list[Method]:
             {"gradient_steps_start": 1, "gradient_steps_end": 3, "r_switch": 0.8},
         ]
         return [Method("mgdm", num_steps=k, **level) for k, level in product(STEPS, levels)]
-    # Gradients at the end with a model everywhere, or a model at the end with gradients before.
+    # A model at every step; with gradients in the last ones; or with a likelihood step in its place there.
     last: dict[str, Any] = {"gradient_steps_end": 1, "r_switch": 0.7, "r_model": 0.0, "minimizer": "whitened"}
-    first: dict[str, Any] = {"gradient_steps_start": 1, "gradient_steps_end": 0, "minimizer": "whitened"}
     levels = [
-        {"gradient_steps_start": 0, "safeguard": False},
-        {"gradient_steps_start": 0, "probe_every": 4},
-        last | {"gradient_steps_start": 0, "safeguard": False},
-        last | {"gradient_steps_start": 0, "probe_every": 4},
-        first | {"r_switch": 0.7, "probe_every": 4},
-        first | {"r_switch": 0.5, "probe_every": 4},
+        {"safeguard": False},
+        last | {"safeguard": False},
+        {"safeguard": False, "r_step": 0.3},
+        {"safeguard": False, "r_step": 0.5},
+        {"safeguard": False, "r_step": 0.65},
+        {"probe_every": 4, "r_step": 0.5},
     ]
-    return [Method("lavps", num_steps=k, model=model, **level) for k, level in product(STEPS, levels)]
+    return [
+        Method("lavps", num_steps=k, gradient_steps_start=0, model=model, **level)
+        for k, level in product(STEPS, levels)
+    ]
 
 
 def untrained() -> list[Method]:
-    """The likelihood step in the place of a trained model."""
+    """The likelihood step in the place of a trained model: under a safeguard, or after steps without guidance."""
+    levels: list[dict[str, Any]] = [{"probe_every": 4}, {"safeguard": False, "r_model": 1.0, "r_step": 0.2}]
     return [
-        Method("lavps", num_steps=k, gradient_steps_start=0, probe_every=n, model="likelihood-step")
-        for k, n in product((25, 50, 100), (1, 4))
+        Method("lavps", num_steps=k, gradient_steps_start=0, model="likelihood-step", **level)
+        for k, level in product(STEPS, levels)
     ]
 
 

@@ -6,7 +6,7 @@ import torch
 
 import lavps
 from lavps.initializers import Remembered, Safeguarded, WarmStart, ZeroShot
-from lavps.operators import Identity
+from lavps.operators import Blur, HDRClip, Identity
 from lavps.priors import MeteredPrior
 from lavps.variational import Context, DiagonalGaussian, Objective
 from test_variational import context, objective
@@ -135,6 +135,36 @@ def test_a_likelihood_step_solves_the_inner_problem_of_independent_pixels() -> N
     exact = Objective(prior, c, lambda index: torch.zeros_like(x_t))
     solved = exact.gradient(lavps.LikelihoodStep(v)(c)).mean
     assert float(solved.abs().max()) < 1e-6 < 0.1 < float(exact.gradient(c.bridge).mean.abs().max())
+
+
+def test_a_likelihood_step_solves_the_linearised_problem_of_a_blur() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape, v, std = (1, 4, 4), 1.0, 0.2
+    x_0, x_t, y = (torch.randn(2, *shape, generator=generator).double() for _ in range(3))
+    blur = Blur(torch.rand(3, 3, generator=generator).double())
+    s, t = (torch.tensor(time, dtype=torch.float64) for time in (0.4, 0.5))
+    c = Context(x_0, x_t, s, t, lavps.InverseProblem(y, blur, lavps.GaussianNoise(std)), lavps.Flow())
+    dense = blur(torch.eye(16, dtype=torch.float64).reshape(16, *shape)).flatten(1).T  # A
+    reach = c.bridge.log_std.exp() * 0.6 * v / (0.36 * v + 0.16)
+    matrix = torch.eye(16).double() + reach.flatten()[0] ** 2 * dense.T @ dense / std**2
+    pull = (y.flatten(1) - x_0.flatten(1) @ dense.T) @ dense / std**2
+    u = torch.linalg.solve(matrix, (reach.flatten()[0] * pull).T).T.reshape(x_0.shape)
+    expected = c.bridge.mean + c.bridge.log_std.exp() * u
+    errors = [float((lavps.LikelihoodStep(v, n)(c).mean - expected).abs().max()) for n in (1, 3, 20)]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-4
+
+
+def test_a_likelihood_step_linearises_what_is_not_linear() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x_0, x_t = (torch.randn(2, 1, 4, 4, generator=generator) for _ in range(2))
+    s, t = torch.tensor(0.1), torch.tensor(0.2)
+    problem = lavps.InverseProblem.simulate(x_0 + 0.1, HDRClip(), lavps.GaussianNoise(0.05))
+    c = Context(x_0, x_t, s, t, problem, lavps.Flow())
+    moved = lavps.LikelihoodStep()(c).mean - c.bridge.mean
+    clipped = HDRClip()(x_0).abs() >= 1
+    assert moved[~clipped].abs().min() > 0
+    assert not moved[clipped].any()  # nothing is known of them, to first order
 
 
 def test_a_likelihood_step_asks_the_denoiser_for_nothing_and_keeps_rows_apart() -> None:

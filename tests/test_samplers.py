@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,12 +62,25 @@ def test_mgdm_spends_what_the_paper_says(options: dict[str, int], forwards: int,
             99 + 29,
             29,
         ),
+        ({"gradient_steps_start": 0, "r_step": 0.5}, 99 + 49, 0),  # k = 99, ..., 51 are judged
     ],
 )
 def test_lavps_pays_for_no_evaluation_twice(options: dict[str, int], forwards: int, backwards: int) -> None:
     sampler = lavps.LAVPS(network_prior(), bridge_plus_nothing, **options)
     trace = sampler.sample(pooling_problem(1)).trace
     assert (trace.forwards, trace.backwards) == (forwards, backwards)
+
+
+def test_a_likelihood_step_takes_the_place_of_the_model() -> None:
+    problem = pooling_problem(1)
+    late = lavps.LAVPS(network_prior(), bridge_plus_nothing, num_steps=10, gradient_steps_start=0, r_step=0.5)
+    assert late.sample(problem).trace.model_forwards == 4  # k = 9, 8, 7, 6
+    never = replace(late, model=lavps.LikelihoodStep(), r_step=None, safeguard=False)
+    always = replace(late, r_step=0.0)
+    assert torch.equal(always.sample(problem).samples, never.sample(problem).samples)
+    assert always.sample(problem).trace.model_forwards == 0
+    with pytest.raises(ValueError, match="r_step must lie in"):
+        replace(late, r_step=1.5)
 
 
 @pytest.mark.parametrize("r_switch", [0.9, 0.8, 0.7])

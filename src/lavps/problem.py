@@ -162,6 +162,12 @@ class InverseProblem:
         weight = self.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
         return self.operator.vjp(x, weight * self.residual(prediction))
 
+    def stiffness(self, x: Tensor, u: Tensor) -> Tensor:
+        r"""By how much :meth:`pull` weakens along u: :math:`J^T W J u`, J the operator's Jacobian at x."""
+        change = self._observed(self.operator.jvp(x, u))
+        weight = self.noise.precision(self.operator(x)) * (2.0 if change.is_complex() else 1.0)
+        return self.operator.vjp(x, weight * change)
+
     def chi_square(self, x: Tensor) -> Tensor:
         """Mean squared misfit in units of its expected value, per row (B,): 1 where x explains y."""
         prediction = self.operator(x)

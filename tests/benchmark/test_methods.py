@@ -56,7 +56,7 @@ def test_what_it_looks_at_is() -> None:
     changes: list[dict[str, object]] = [
         {}, {"num_steps": 50}, {"gradient_steps_start": 2}, {"gradient_steps_end": 0}, {"r_switch": 0.5},
         {"minimizer": "whitened"}, {"learning_rate": 0.01}, {"denoising_steps": 5}, {"renoise": "bridge"},
-        {"safeguard": False}, {"r_model": 0.3}, {"probe_every": 4}, {"model": "b"},
+        {"safeguard": False}, {"r_model": 0.3}, {"probe_every": 4}, {"r_step": 0.5}, {"model": "b"},
     ]  # fmt: skip
     methods = [Method.from_settings(base | change) for change in changes]
     assert len({method.key for method in methods}) == len(methods)

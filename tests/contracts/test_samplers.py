@@ -71,6 +71,9 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
     "LAVPS-likelihood-step": lambda p: lavps.LAVPS(
         p, lavps.LikelihoodStep(), num_steps=K, gradient_steps_start=0
     ),
+    "LAVPS-then-likelihood-step": lambda p: lavps.LAVPS(
+        p, halfway, num_steps=K, gradient_steps_start=0, r_step=0.5
+    ),
     "LAVPS-safeguarded-G0": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=0),
     "LAVPS-safeguarded-G2": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=2),
     "LAVPS-probing": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=0, probe_every=3),

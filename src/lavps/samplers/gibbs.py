@@ -28,7 +28,15 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..initializers import Initializer, Remembered, WarmStartModel, ZeroShot, amortized, require_fit
+from ..initializers import (
+    Initializer,
+    LikelihoodStep,
+    Remembered,
+    WarmStartModel,
+    ZeroShot,
+    amortized,
+    require_fit,
+)
 from ..minimizers import Adam, Minimizer
 from ..priors import Prior
 from ..random import Purpose
@@ -156,6 +164,9 @@ class LAVPS(MGDM):
             0 with r_switch > 0 asks it at every step and spends gradients on the last ones.
         probe_every: the safeguard judges every such step of the grid, the first it meets, and in between a
             row keeps its last verdict, so that most steps cost no second forward; 1 is the paper.
+        r_step: where t <= 1 - r_step the start is a :class:`~lavps.LikelihoodStep` and no model is asked; the
+            default None is the paper. Late in a run the denoiser is nearly the identity, and the linearised
+            step needs neither a network nor a judge.
 
     The other settings are those of :class:`MGDM`.
     """
@@ -165,17 +176,21 @@ class LAVPS(MGDM):
     safeguard: bool = True
     r_model: float | None = None
     probe_every: int = 1
+    r_step: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_fit(self.model, self.prior)
-        if self.r_model is not None and not 0 <= self.r_model <= 1:
-            raise ValueError(f"r_model must lie in [0, 1], got {self.r_model}")
+        for name, share in {"r_model": self.r_model, "r_step": self.r_step}.items():
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {share}")
         if self.probe_every < 1:
             raise ValueError(f"probe_every must be at least 1, got {self.probe_every}")
 
     def initializer(self, t: float, k: int, verdict: Tensor | None) -> Initializer:
         """The model's prediction, safeguarded or not, where the model is asked."""
+        if self.r_step is not None and t <= 1.0 - self.r_step + 1e-9:
+            return LikelihoodStep()
         if t > 1.0 - (self.r_switch if self.r_model is None else self.r_model) + 1e-9:
             return ZeroShot()
         if self.safeguard and verdict is not None and k % self.probe_every:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..initializers import Safeguarded, WarmStartModel, ZeroShot
+from ..initializers import LikelihoodStep, Safeguarded, WarmStartModel, ZeroShot
 from ..minimizers import Adam, Minimizer, WhitenedGradient
 from ..priors import Prior
 from .gibbs import LAVPS, MGDM
@@ -39,6 +39,7 @@ class Settings:
         safeguard: fall back to the zero-shot start where a model's prediction is worse.
         r_model: the model is asked where t <= 1 - r_model; default r_switch.
         probe_every: steps from one judgement of the safeguard to the next.
+        r_step: where t <= 1 - r_step a likelihood step takes the model's place; default nowhere.
         denoising_steps: M denoiser calls from x_s to x_0.
         renoise: "forward" or "bridge".
     """
@@ -52,6 +53,7 @@ class Settings:
     safeguard: bool = True
     r_model: float | None = None
     probe_every: int = 1
+    r_step: float | None = None
     denoising_steps: int = 1
     renoise: Literal["forward", "bridge"] = "forward"
 
@@ -84,7 +86,8 @@ class Settings:
         }
         if model is None:
             return MGDM(prior, **options)
-        options |= {"safeguard": self.safeguard, "r_model": self.r_model, "probe_every": self.probe_every}
+        names = ("safeguard", "r_model", "probe_every", "r_step")
+        options |= {name: getattr(self, name) for name in names}
         return LAVPS(prior, model, **options)
 
     def cost(self, amortized: bool) -> tuple[int, int, int]:
@@ -97,7 +100,7 @@ class Settings:
             gradients = sampler.gradient_steps(k / self.num_steps)
             backwards += gradients
             forwards += gradients + self.denoising_steps
-            passes += int(not isinstance(start, ZeroShot))
+            passes += int(not isinstance(start, ZeroShot | LikelihoodStep))
             if isinstance(start, Safeguarded):
                 verdict = torch.ones(1, dtype=torch.bool)
                 # The two evaluations are the first gradient's forward, or the one denoising, at once.

@@ -26,7 +26,7 @@ _DESCENT = ("num_steps", "gradient_steps_start", "minimizer", "learning_rate")
 _GIBBS = (*_DESCENT, "gradient_steps_end", "r_switch", "denoising_steps", "renoise")
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "mgdm": _GIBBS,
-    "lavps": (*_GIBBS, "safeguard", "r_model", "probe_every", "model"),
+    "lavps": (*_GIBBS, "safeguard", "r_model", "probe_every", "r_step", "model"),
     "mgps": _DESCENT,
     "dps": ("num_steps", "step_size", "eta"),
     "mmps": ("num_steps", "solver_steps", "eta"),
@@ -52,6 +52,7 @@ class Method:
         safeguard: LAVPS falls back where a prediction is worse. MGPS with a model has it too.
         r_model: the model is asked where t <= 1 - r_model; default r_switch.
         probe_every: steps from one judgement of the safeguard to the next.
+        r_step: where t <= 1 - r_step a likelihood step takes the model's place; default nowhere.
         step_size: DPS's zeta.
         solver_steps: MMPS's conjugate-gradient iterations.
         eta: noise of the DDIM steps of DPS, MMPS and the supervised sampler.
@@ -71,6 +72,7 @@ class Method:
     safeguard: bool = True
     r_model: float | None = None
     probe_every: int = 1
+    r_step: float | None = None
     step_size: float = 1.0
     solver_steps: int = 3
     eta: float = 1.0
@@ -105,6 +107,8 @@ class Method:
         if self.sampler == "lavps":
             values["r_model"] = self.r_switch if self.r_model is None else self.r_model
             values["probe_every"] = self.probe_every if self.safeguard else 1
+            if self.r_step is None:
+                del values["r_step"]
         # Where both are equal there is no window of gradients.
         if "r_switch" in values and self.end == self.gradient_steps_start:
             values["r_switch"] = 0.0
@@ -158,6 +162,8 @@ class Method:
             used = self.settings()
             words += [f"window {1 - self.r_switch:.0%}"] if used["r_switch"] else []
             words += [f"model {1 - used['r_model']:.0%}"] if used.get("r_model") else []
+            if self.sampler == "lavps" and self.r_step is not None:
+                words.append(f"likelihood step {1 - self.r_step:.0%}")
             words += [f"M={self.denoising_steps}"] if self.denoising_steps > 1 else []
             words += ["bridge"] if self.renoise == "bridge" else []
         if self.sampler == "dps":

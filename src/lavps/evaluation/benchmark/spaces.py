@@ -115,6 +115,7 @@ def search_space(sampler: SamplerName) -> dict[str, Choice | Span]:
         "safeguard": Choice((True, False)),
         "probe_every": Choice((1, 4)),
         "r_model": Choice((0.0, None)),  # every step, or the window
+        "r_step": Choice((None, 0.3, 0.5, 0.7)),
     }
 
 

@@ -68,14 +68,15 @@ def designed(model: str | None) -> list[Method]:
             {"gradient_steps_start": 1, "gradient_steps_end": 3, "r_switch": 0.8},
         ]
         return [Method("mgdm", num_steps=k, **level) for k, level in product(STEPS, levels)]
-    # A model at every step; with gradients in the last ones; or with a likelihood step in its place there.
-    last: dict[str, Any] = {"gradient_steps_end": 1, "r_switch": 0.7, "r_model": 0.0, "minimizer": "whitened"}
+    # A model at every step, or first and then a likelihood step; then with gradients in the last steps as well.
+    then: dict[str, Any] = {"safeguard": False, "r_step": 0.5}
+    last = then | {"gradient_steps_end": 1, "r_model": 0.0, "minimizer": "whitened"}
     levels = [
         {"safeguard": False},
-        last | {"safeguard": False},
-        {"safeguard": False, "r_step": 0.3},
-        {"safeguard": False, "r_step": 0.5},
-        {"safeguard": False, "r_step": 0.65},
+        then,
+        then | {"r_step": 0.65},
+        last | {"r_switch": 0.9},
+        last | {"r_switch": 0.7},
         {"probe_every": 4, "r_step": 0.5},
     ]
     return [

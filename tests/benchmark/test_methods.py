@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import lavps
 from lavps.evaluation.benchmark import Method, paper_grid, paper_subset, rival_grid
+from lavps.evaluation.benchmark.costs import known_prices
 from lavps.evaluation.benchmark.spaces import Choice, search_space, searched_method
 from lavps.variational import Context, DiagonalGaussian
 from problems import network_prior
@@ -152,3 +155,19 @@ def test_rivals_have_small_grids_and_the_search_stays_in_its_space() -> None:
     assert searched_method("lavps", "x", found | {"minimizer": "whitened"}).rate == 0.25
     with pytest.raises(ValueError, match="made for mgdm and lavps"):
         search_space("dps")
+
+
+def test_likelihood_steps_are_counted_and_priced(tmp_path: Path) -> None:
+    method = Method("lavps", model="a", num_steps=10, gradient_steps_start=0, r_step=0.5)
+    assert method.likelihood_steps == 4  # k = 5, 4, 3, 2
+    assert replace(method, r_step=None).likelihood_steps == 0
+    file, rows = tmp_path / "prices.json", [{"forwards": 9, "backwards": 0, "model_forwards": 4}]
+    file.write_text(json.dumps({"inference: a": {"model": 0.5}}))
+    assert known_prices(file, method) is None
+    file.write_text(
+        json.dumps({"inference: a": {"model": 0.5}, "inference: likelihood-step": {"model": 0.25}})
+    )
+    prices, without = known_prices(file, method), known_prices(file, replace(method, r_step=None))
+    assert prices is not None
+    assert without is not None
+    assert (prices.cost(rows), without.cost(rows)) == (9 + 2 + 1, 9 + 2)

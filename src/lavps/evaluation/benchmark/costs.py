@@ -1,11 +1,12 @@
 r"""What a method costs, in forwards of the prior's denoiser.
 
-.. math:: c = f \, n_{forward} + 2 f \, n_{backward} + m \, n_{model},
+.. math:: c = f \, n_{forward} + 2 f \, n_{backward} + m \, n_{model} + u \, n_{step},
 
 a backward counted as two forwards, as is the custom. m is the time of the inference model's pass over that of
 a denoiser's forward; f is 1 for all samplers that denoise with the prior, and for a supervised one its own
-denoiser's over the prior's. Both are measured once per model, at batch 1, the two networks taking turns so
-that whatever else the machine does slows both, and kept: a benchmark counts every method by the same prices.
+denoiser's over the prior's; u is that of a likelihood step, which some methods take late instead of asking
+their model. All are measured once per model, at batch 1, the two taking turns so that whatever else the
+machine does slows both, and kept: a benchmark counts every method by the same prices.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["Prices", "known_prices", "measure_prices", "timed"]
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,11 +27,12 @@ from ...random import NoiseStreams, Purpose
 from ...schedule import as_time
 from ...variational import Context
 from .measurements import MeasurementSet
-from .methods import Method
+from .methods import LIKELIHOOD_STEP, Method
 from .models import Models
 from .records import claim, read_json
 
 _TURNS, _WARM_UP = 15, 3
+_STEP = Method("lavps", model=LIKELIHOOD_STEP)
 T = TypeVar("T")
 
 
@@ -42,11 +44,13 @@ class Prices:
         forward: of the denoiser the method uses.
         backward: through it.
         model: a pass of the inference model.
+        steps: all likelihood steps of a run in the model's place.
     """
 
     forward: float = 1.0
     backward: float = 2.0
     model: float = 0.0
+    steps: float = 0.0
 
     def cost(self, rows: Sequence[Mapping[str, Any]]) -> float:
         """Mean over the rows of what they cost."""
@@ -56,7 +60,7 @@ class Prices:
             + self.model * row["model_forwards"]
             for row in rows
         )
-        return float(total) / len(rows)
+        return float(total) / len(rows) + self.steps
 
 
 def measure_prices(file: Path, method: Method, models: Models, measurements: MeasurementSet) -> Prices:
@@ -69,11 +73,13 @@ def measure_prices(file: Path, method: Method, models: Models, measurements: Mea
         measurements: on whose first item they are measured.
     """
     with claim(file.with_suffix(".lock")):
-        if (known := known_prices(file, method)) is not None:
-            return known
-        ratio = _ratio(method, models, measurements)
-        prices = Prices(ratio, 2 * ratio) if method.sampler == "supervised" else Prices(model=ratio)
-        write_json(file, read_json(file) | {_entry(method): asdict(prices)})
+        for priced in (method, _STEP) if method.likelihood_steps else (method,):
+            if known_prices(file, replace(priced, r_step=None)) is None:
+                ratio = _ratio(priced, models, measurements)
+                own = Prices(ratio, 2 * ratio) if priced.sampler == "supervised" else Prices(model=ratio)
+                write_json(file, read_json(file) | {_entry(priced): asdict(own)})
+        prices = known_prices(file, method)
+        assert prices is not None
         return prices
 
 
@@ -81,8 +87,11 @@ def known_prices(file: Path, method: Method) -> Prices | None:
     """The prices of a method without measuring; None where nobody has measured them."""
     if method.model is None:
         return Prices()
-    found = read_json(file).get(_entry(method))
-    return None if found is None else Prices(**found)
+    entries = read_json(file)
+    found, step = entries.get(_entry(method)), entries.get(_entry(_STEP))
+    if found is None or (method.likelihood_steps and step is None):
+        return None
+    return Prices(**found | {"steps": method.likelihood_steps * step["model"] if step else 0.0})
 
 
 def _entry(method: Method) -> str:

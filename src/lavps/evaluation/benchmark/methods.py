@@ -140,6 +140,13 @@ class Method:
         return self.gradient_steps_start if self.gradient_steps_end is None else self.gradient_steps_end
 
     @property
+    def likelihood_steps(self) -> int:
+        """Steps of a run that a likelihood step begins in the model's place."""
+        if self.sampler != "lavps" or self.r_step is None:
+            return 0
+        return sum(k <= self.num_steps * (1 - self.r_step) + 1e-9 for k in range(2, self.num_steps))
+
+    @property
     def family(self) -> str:
         """What a table groups it under: the sampler, and the minimiser where there is one."""
         if self.sampler == "mgdm":

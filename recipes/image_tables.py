@@ -191,13 +191,8 @@ class Rivals(Table):
         """Write rivals.md."""
         records = []
         for task in self.tasks:
-            last = {
-                "gradient_steps_start": 0,
-                "gradient_steps_end": 1,
-                "r_switch": 0.7,
-                "r_model": 0.0,
-                "minimizer": "whitened",
-            }
+            then = {"gradient_steps_start": 0, "probe_every": 4, "r_step": 0.5}
+            last = then | {"gradient_steps_end": 1, "r_switch": 0.9, "r_model": 0.0, "minimizer": "whitened"}
             methods = {
                 "DPS, K=100": Method("dps", num_steps=100),
                 "DPS, K=300": Method("dps", num_steps=300),
@@ -206,11 +201,10 @@ class Rivals(Table):
                 "MGPS, K=50": Method("mgps", num_steps=50, minimizer="whitened"),
                 "MGDM, Adam, K=100": Method("mgdm", gradient_steps_end=3, r_switch=0.7),
                 "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
-                "LAVPS, K=50": Method(
-                    "lavps", num_steps=50, gradient_steps_start=0, probe_every=4, model=self.model(task)
-                ),
-                "LAVPS, K=50, 1 gradient at the end": Method(
-                    "lavps", num_steps=50, probe_every=4, model=self.model(task), **last
+                "likelihood step, K=50": Method("lavps", num_steps=50, model="likelihood-step", **then),  # type: ignore[arg-type]
+                "LAVPS, K=50": Method("lavps", num_steps=50, model=self.model(task), **then),  # type: ignore[arg-type]
+                "LAVPS, K=50, gradients in the last 10 %": Method(
+                    "lavps", num_steps=50, model=self.model(task), **last
                 ),  # type: ignore[arg-type]
             }
             records += self.measured("rivals", task, methods)
@@ -264,6 +258,14 @@ class OutOfDistribution(Table):
                             methods[f"LAVPS, K={k}, G={g}, probes 1/{every}"] = Method(
                                 "lavps", probe_every=every, model=self.model(trained), **same
                             )  # type: ignore[arg-type]
+                    methods[f"LAVPS, K={k}, G=0, probes 1/4, then likelihood steps"] = Method(
+                        "lavps",
+                        num_steps=k,
+                        gradient_steps_start=0,
+                        probe_every=4,
+                        r_step=0.5,
+                        model=self.model(trained),
+                    )
                 supervised = self.runs / f"{self.prior.name}-{trained}-supervised" / "model"
                 if supervised.exists():
                     methods["supervised"] = Method("supervised", num_steps=50, model=str(supervised))
@@ -317,7 +319,12 @@ class Calibration(Table):
             for name, method in {
                 "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
                 "LAVPS, K=50": Method(
-                    "lavps", num_steps=50, gradient_steps_start=0, probe_every=4, model=self.model(task)
+                    "lavps",
+                    num_steps=50,
+                    gradient_steps_start=0,
+                    probe_every=4,
+                    r_step=0.5,
+                    model=self.model(task),
                 ),
             }.items():
                 records.append(

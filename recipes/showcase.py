@@ -49,7 +49,8 @@ def draw(config: Config, benchmark: Benchmark, method: Method, samples: int) -> 
         problem, samples, seed=0, items=items, batch_size=config.batch_size
     )
     price, trace = benchmark.prices(method, models, given), posterior.trace
-    return posterior, trace.forwards + 2 * trace.backwards + price.model * trace.model_forwards
+    counts = {name: getattr(trace, name) for name in ("forwards", "backwards", "model_forwards")}
+    return posterior, price.cost([counts])
 
 
 def columns(config: Config, task: str, lpips: LPIPS) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -58,7 +59,8 @@ def columns(config: Config, task: str, lpips: LPIPS) -> tuple[dict[str, Tensor],
     given, rows = benchmark.measurements("test"), slice(0, config.faces)
     ours, cost = draw(
         config, benchmark,
-        Method("lavps", num_steps=config.num_steps, gradient_steps_start=0, probe_every=4, model=config.model(task)), config.samples,
+        Method("lavps", num_steps=config.num_steps, gradient_steps_start=0, probe_every=4, r_step=0.5, model=config.model(task)),
+        config.samples,
     )  # fmt: skip
     # A step of MGDM with one gradient costs two forwards and a backward.
     equal = max(4, round(cost / 4) + 2)

@@ -525,4 +525,4 @@ def test_the_stiffness_is_the_change_of_the_pull(operator: Operator) -> None:
     generator = torch.Generator().manual_seed(0)
     x, u = (torch.randn(3, *SHAPE, generator=generator, dtype=torch.float64) for _ in range(2))
     problem = InverseProblem(operator(torch.zeros_like(x)), operator, GaussianNoise(STDS))
-    torch.testing.assert_close(problem.stiffness(x, u), problem.pull(x) - problem.pull(x + u))
+    torch.testing.assert_close(problem.stiffness(x)(u), problem.pull(x) - problem.pull(x + u))

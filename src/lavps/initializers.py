@@ -243,13 +243,9 @@ class LikelihoodStep:
     def __call__(self, context: Context) -> DiagonalGaussian:
         """The bridge with its mean moved by u(c)."""
         bridge, problem, x_0 = context.bridge, context.problem, context.x_0.detach()
-        reach = _reach(context, self.data_variance)
-        u = conjugate_gradient(
-            lambda u: u + reach * problem.stiffness(x_0, reach * u),
-            reach * problem.pull(x_0),
-            self.solver_steps,
-            tolerance=1e-6,
-        )
+        reach, stiffness = _reach(context, self.data_variance), problem.stiffness(x_0)
+        pull = reach * problem.pull(x_0)
+        u = conjugate_gradient(lambda u: u + reach * stiffness(reach * u), pull, self.solver_steps, 1e-6)
         return DiagonalGaussian(bridge.mean + bridge.log_std.exp() * u, bridge.log_std.expand_as(u))
 
     def start(self, objective: Objective, differentiable: bool) -> Start:

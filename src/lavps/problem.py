@@ -162,11 +162,13 @@ class InverseProblem:
         weight = self.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
         return self.operator.vjp(x, weight * self.residual(prediction))
 
-    def stiffness(self, x: Tensor, u: Tensor) -> Tensor:
-        r"""By how much :meth:`pull` weakens along u: :math:`J^T W J u`, J the operator's Jacobian at x."""
-        change = self._observed(self.operator.jvp(x, u))
-        weight = self.noise.precision(self.operator(x)) * (2.0 if change.is_complex() else 1.0)
-        return self.operator.vjp(x, weight * change)
+    def stiffness(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        r"""How :meth:`pull` weakens along u: :math:`u \mapsto J^T W J u`, J the Jacobian of A at x."""
+        prediction = self.operator(x)
+        weight = self.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
+        exact = self.operator.linear and not prediction.is_complex()
+        back = self.operator.adjoint if exact else partial(self.operator.vjp, x)
+        return lambda u: back(weight * self._observed(self.operator.jvp(x, u)))
 
     def chi_square(self, x: Tensor) -> Tensor:
         """Mean squared misfit in units of its expected value, per row (B,): 1 where x explains y."""

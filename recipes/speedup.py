@@ -86,11 +86,15 @@ def designed(model: str | None) -> list[Method]:
 
 
 def untrained() -> list[Method]:
-    """The likelihood step in the place of a trained model: under a safeguard, or after steps without guidance."""
-    levels: list[dict[str, Any]] = [{"probe_every": 4}, {"safeguard": False, "r_model": 1.0, "r_step": 0.2}]
+    """No model: likelihood steps under a safeguard, after steps without guidance, or after MGDM's gradients."""
+    after = {"safeguard": False, "r_model": 1.0, "r_step": 0.5}
+    levels: list[dict[str, Any]] = [
+        {"gradient_steps_start": 0, "probe_every": 4},
+        after | {"gradient_steps_start": 0, "r_step": 0.2},
+        after | {"gradient_steps_end": 0, "r_switch": 0.5, "minimizer": "whitened"},
+    ]
     return [
-        Method("lavps", num_steps=k, gradient_steps_start=0, model="likelihood-step", **level)
-        for k, level in product(STEPS, levels)
+        Method("lavps", num_steps=k, model="likelihood-step", **level) for k, level in product(STEPS, levels)
     ]
 
 

@@ -27,6 +27,7 @@ ALL = [
     ),
     Settings(num_steps=9, gradient_steps_start=1, r_model=0.5, probe_every=2),
     Settings(num_steps=9, gradient_steps_start=0, r_step=0.4),
+    Settings(num_steps=9, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.4, r_step=0.4),
     Settings(num_steps=10, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.5, minimizer="adam"),
 ]
 

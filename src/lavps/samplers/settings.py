@@ -39,7 +39,8 @@ class Settings:
         safeguard: fall back to the zero-shot start where a model's prediction is worse.
         r_model: the model is asked where t <= 1 - r_model; default r_switch.
         probe_every: steps from one judgement of the safeguard to the next.
-        r_step: where t <= 1 - r_step a likelihood step takes the model's place; default nowhere.
+        r_step: where t <= 1 - r_step a likelihood step is the start, in the model's place or, where there is
+            no model, in the zero-shot start's; default nowhere.
         denoising_steps: M denoiser calls from x_s to x_0.
         renoise: "forward" or "bridge".
     """
@@ -74,7 +75,7 @@ class Settings:
         return cls(**values)
 
     def sampler(self, prior: Prior, model: WarmStartModel | None = None) -> MGDM:
-        """MGDM, or LAVPS where there is an inference model."""
+        """MGDM, or LAVPS where there is an inference model or where likelihood steps are wanted."""
         options: dict[str, Any] = {
             "num_steps": self.num_steps,
             "gradient_steps_start": self.gradient_steps_start,
@@ -84,8 +85,10 @@ class Settings:
             "denoising_steps": self.denoising_steps,
             "renoise": self.renoise,
         }
-        if model is None:
+        if model is None and self.r_step is None:
             return MGDM(prior, **options)
+        if model is None:
+            return LAVPS(prior, LikelihoodStep(), safeguard=False, r_model=1.0, r_step=self.r_step, **options)
         names = ("safeguard", "r_model", "probe_every", "r_step")
         options |= {name: getattr(self, name) for name in names}
         return LAVPS(prior, model, **options)

@@ -1,8 +1,9 @@
 """From a benchmark's results to ``fronts.json``: the settings that ``lavps restore`` chooses between.
 
-For every prior and inference model of the benchmark, the settings of MGDM (or of LAVPS with that model) that
-no other dominates in cost and mean LPIPS; scored on the test images where they were tested, else on the
-validation images. The format is that of :mod:`lavps.restoration.presets`, an entry a setting:
+For every prior and inference model of the benchmark, the settings of MGDM (with or without likelihood steps
+at the end), or of LAVPS with that model, that no other dominates in cost and mean LPIPS; scored on the test
+images where they were tested, else on the validation images. The format is that of
+:mod:`lavps.restoration.presets`, an entry a setting:
 
 .. code-block:: json
 
@@ -38,14 +39,17 @@ def exported_fronts(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
     by_model: dict[str, list[Mapping[str, Any]]] = {}
     for point in points:
         method = point["method"]
-        if method["sampler"] in _SAMPLERS and method.get("model") != LIKELIHOOD_STEP:
-            by_model.setdefault(method.get("model") or results["settings"]["prior"], []).append(point)
+        model = method.get("model")
+        if model == LIKELIHOOD_STEP and method["r_model"] == 1.0:
+            model = None  # likelihood steps after steps of MGDM: nobody is asked
+        if method["sampler"] in _SAMPLERS and model != LIKELIHOOD_STEP:
+            by_model.setdefault(model or results["settings"]["prior"], []).append(point)
     fronts = {}
-    for model, candidates in by_model.items():
+    for folder, candidates in by_model.items():
         chosen = pareto_front([p["cost"] for p in candidates], [p["lpips"] for p in candidates])
         # Settings that change nothing tie exactly: one of them will do.
         distinct = {(candidates[i]["cost"], candidates[i]["lpips"]): candidates[i] for i in reversed(chosen)}
-        fronts[model] = [_entry(point, results["settings"]["task"]) for point in reversed(distinct.values())]
+        fronts[folder] = [_entry(point, results["settings"]["task"]) for point in reversed(distinct.values())]
     return fronts
 
 

@@ -34,6 +34,7 @@ from ..evaluation.benchmark.spaces import paper_grid, paper_subset, rival_grid
 from ..evaluation.benchmark.sweep import Sweep
 from ..evaluation.benchmark.timing import Timer
 from ..evaluation.lpips import LPIPS
+from .failures import fatal
 from .fronts import Fronts
 
 _Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
@@ -216,4 +217,5 @@ class Bench:
 
     def run(self) -> None:
         """Run the command."""
-        self.command.run()
+        with fatal("bench", (OSError, ValueError, ImportError)):
+            self.command.run()

@@ -27,8 +27,8 @@ from ..noise import GaussianNoise
 from ..operators.named import family_from
 from ..problem import InverseProblem
 from ..restoration import ImageFile, encode_image, read_image, write_atomically
+from .failures import fatal
 from .listing import image_files
-from .restore import fatal
 
 
 @dataclass(frozen=True, kw_only=True)

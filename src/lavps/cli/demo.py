@@ -11,8 +11,8 @@ import torch
 
 from ..restoration.demo import Demonstration
 from ..restoration.demo_page import build_page
+from .failures import fatal
 from .listing import image_files
-from .restore import fatal
 
 
 @dataclass(frozen=True, kw_only=True)

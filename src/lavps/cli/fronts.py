@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from ..evaluation.benchmark.export import install_fronts
-from .restore import fatal
+from .failures import fatal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from ..operators import check
 from ..operators.named import family_from
 from ..priors.foreign import local_copy
 from ..restoration import ImageFile, read_image
-from .restore import fatal
+from .failures import fatal
 
 _CHECKPOINTS = (".pt", ".pth", ".pkl", ".safetensors", ".bin", ".ckpt")
 _KINDS = {

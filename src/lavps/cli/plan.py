@@ -21,7 +21,7 @@ from ..restoration.measuring import Measuring
 from ..restoration.pacing import parse_duration
 from ..restoration.presets import FrontEntry, Quality, front_for, of_quality
 from ..restoration.writing import write_atomically
-from .restore import fatal
+from .failures import fatal
 
 
 @dataclass(frozen=True, kw_only=True)

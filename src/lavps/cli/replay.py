@@ -21,7 +21,7 @@ from ..restoration.job import Job, Workshop
 from ..restoration.manifest import Manifest, found, versions
 from ..restoration.measuring import Measuring
 from ..restoration.presets import Settings
-from .restore import fatal
+from .failures import fatal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,9 @@ with a line that says why; 130 interrupted, with every file written so far compl
 
 from __future__ import annotations
 
-__all__ = ["Restore", "fatal"]
+__all__ = ["Restore"]
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,9 +24,8 @@ from ..restoration.measuring import Measuring
 from ..restoration.pacing import parse_duration
 from ..restoration.presets import Quality
 from ..samplers.base import Step
+from .failures import FAILURES, fatal, line_of
 from .listing import image_files
-
-_FAILURES = (OSError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +121,9 @@ class Restore:
                     try:
                         _, manifest = workshop.restore(file, self.output, progress)
                         bar.write(_report(file, manifest), file=sys.stdout)
-                    except _FAILURES as error:
+                    except FAILURES as error:
                         failed += 1
-                        bar.write(f"{file}: {_line(error)}", file=sys.stderr)
+                        bar.write(f"{file}: {line_of(error)}", file=sys.stderr)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     f"interrupted: {number - failed} of {len(files)} files are restored, in {self.output}"
@@ -149,23 +146,6 @@ class _Progress:
         """One step more."""
         self.bar.total = self.done + (self.files - self.number) * self.chunks * step.total
         self.bar.update()
-
-
-@contextmanager
-def fatal(command: str) -> Iterator[None]:
-    """What cannot be begun ends the command with its reason in a line, and exit code 1."""
-    try:
-        yield
-    except (*_FAILURES, ImportError) as error:
-        print(f"lavps {command}: {_line(error)}", file=sys.stderr)
-        raise SystemExit(1) from None
-
-
-def _line(error: BaseException) -> str:
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.strerror}: {error.filename}"
-    return " ".join(text.split()) or type(error).__name__
 
 
 def _report(file: Path, manifest: Manifest) -> str:

@@ -25,8 +25,8 @@ from ..restoration.bulk.stores import is_url
 from ..restoration.job import Job
 from ..restoration.measuring import Measuring
 from ..restoration.presets import Quality
+from .failures import fatal
 from .listing import absolute
-from .restore import fatal
 
 _SECONDS = 10.0  # between lines where there is no terminal
 

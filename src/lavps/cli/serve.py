@@ -16,8 +16,8 @@ import torch
 from ..restoration.extras import require
 from ..restoration.service.jobs import Limits
 from ..restoration.service.serving import Serving
+from .failures import fatal
 from .listing import absolute
-from .restore import fatal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from ..networks import build_network, build_seeded, seeded
 from ..priors import Prior
 from ..samplers import MGDM, MGPS
 from .choices import SCHEDULES, Measurement, NetworkName, ScheduleName, describe_network
+from .failures import fatal
 
 Writer = Callable[[Path, dict[str, Any], torch.dtype], object]
 _PREVIEWED = 8  # images of a preview
@@ -247,4 +248,5 @@ class Train:
 
     def run(self) -> None:
         """Train it."""
-        self.model.run()
+        with fatal("train", (OSError, ValueError, ImportError)):
+            self.model.run()

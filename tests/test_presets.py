@@ -53,13 +53,18 @@ def test_settings_are_plain_values() -> None:
         Settings(minimizer="newton")  # type: ignore[arg-type]
 
 
-def test_defaults_rise_in_cost_with_quality(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["sr4", "inpaint", "jpeg", "camera.py:operator", None])
+def test_defaults_rise_in_cost_with_quality(task: str | None, tmp_path: Path) -> None:
     for amortized in (False, True):
-        front = front_for(tmp_path, amortized, "sr4")
+        front = front_for(tmp_path, amortized, task)
         entries = [of_quality(front, quality) for quality in ("fast", "balanced", "best")]
         assert entries == front
-        assert [entry.settings.num_steps for entry in entries] == [25, 50, 100]
+        costs = [entry.forwards + 2 * entry.backwards + entry.model_forwards for entry in entries]
+        assert costs == sorted(costs)
         assert all(settings.settings.safeguard for settings in front)
+        # Likelihood steps where the operator is known to be linear, and not under a decoder.
+        assert {entry.settings.r_step for entry in front} == {0.5 if task in ("sr4", "inpaint") else None}
+        assert {entry.settings.r_step for entry in front_for(tmp_path, amortized, task, True)} == {None}
     assert front[1].backwards == 0  # LAVPS takes no gradient
 
 

@@ -231,7 +231,7 @@ class LikelihoodStep:
     ``LAVPS(prior, LikelihoodStep(), gradient_steps_start=0)`` has nothing else; keep its safeguard.
 
     Args:
-        data_variance: v, the larger the nearer J to the identity over alpha_s; 1 served every task best.
+        data_variance: v, the larger the nearer J to the identity over alpha_s.
         solver_steps: conjugate-gradient steps. One is enough where A A^T is a multiple of the identity: block
             means, masks.
     """

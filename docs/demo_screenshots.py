@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,43 +51,47 @@ def restored(page: Any, file: str) -> None:
     page.screenshot(path=str(HERE / file), full_page=True)
 
 
+@contextmanager
+def opened(play: Any, folder: Path, model: str, example: int) -> Iterator[Any]:
+    """The demonstration with an inference model, an example chosen, in a browser."""
+    command = [
+        sys.executable,
+        "-m",
+        "lavps.cli",
+        "demo",
+        "--prior",
+        "zoo/faces64",
+        "--inference-model",
+        model,
+    ]
+    server = subprocess.Popen([*command, "--examples", str(folder), "--port", str(PORT)], cwd=ROOT)
+    try:
+        wait_for(f"http://127.0.0.1:{PORT}")
+        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.goto(f"http://127.0.0.1:{PORT}")
+        page.locator(".gallery-item").nth(example).click()
+        page.wait_for_timeout(3000)
+        yield page
+        browser.close()
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
 def main() -> None:
     """Both screenshots."""
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
         folder = Path(name)
         cut(folder)
-        command = [sys.executable, "-m", "lavps.cli", "demo", "--prior", "zoo/faces64"]
-        command += ["--inference-model", "zoo/faces64-sr4", "--examples", str(folder), "--port", str(PORT)]
-        server = subprocess.Popen(command, cwd=ROOT)
-        try:
-            wait_for(f"http://127.0.0.1:{PORT}")
-            with sync_playwright() as play:
-                browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-                page = browser.new_page(viewport={"width": 1280, "height": 1000})
-                page.goto(f"http://127.0.0.1:{PORT}")
-                page.locator("button.gallery-item, .gallery-item, table img").first.click()
-                page.wait_for_timeout(3000)
-                restored(page, "demo.png")
-                page.reload()
-                page.wait_for_timeout(2000)
-                page.locator("button.gallery-item, .gallery-item, table img").nth(1).click()
-                page.get_by_label("inpainting").check()
-                page.wait_for_timeout(3000)
-                canvas = page.locator("canvas").first.bounding_box()
-                x, y = canvas["x"] + canvas["width"] / 2, canvas["y"] + canvas["height"] / 2
-                for shift in (-20, 0, 20):
-                    page.mouse.move(x - 40, y + shift)
-                    page.mouse.down()
-                    page.mouse.move(x + 40, y + shift, steps=10)
-                    page.mouse.up()
-                page.wait_for_timeout(2000)
-                restored(page, "demo-mask.png")
-                browser.close()
-        finally:
-            server.terminate()
-            server.wait(30)
+        with opened(play, folder, "zoo/faces64-sr4", 0) as page:
+            restored(page, "demo.png")
+        with opened(play, folder, "zoo/faces64-centre-box", 0) as page:
+            page.get_by_label("inpainting").check()
+            page.wait_for_timeout(2000)
+            restored(page, "demo-mask.png")
 
 
 if __name__ == "__main__":

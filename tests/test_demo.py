@@ -40,8 +40,10 @@ def test_without_a_model_the_warm_start_needs_no_training(folders: tuple[str, st
     demonstration = Demonstration(folders[0])
     problem, _ = demonstration.measured(picture(8, 8), Measurement("super-resolution", 0.0))
     assert list(demonstration.methods("fast"))[1] == "LAVPS, untrained"
-    last = list(demonstration.run(problem, "LAVPS, untrained", samples=2))[-1]
-    assert last.backwards == 0
+    mgdm, steps = (
+        list(demonstration.run(problem, name, samples=2))[-1] for name in demonstration.methods("fast")
+    )
+    assert 0 < steps.backwards < 0.6 * mgdm.backwards  # gradients in the first half of the time only
 
 
 def test_a_painted_mask_hides_what_it_covers(folders: tuple[str, str]) -> None:

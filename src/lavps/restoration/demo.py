@@ -10,7 +10,7 @@ __all__ = ["SHOWN", "TASKS", "Demonstration", "Measurement", "Show"]
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..initializers import LikelihoodStep
 from ..noise import GaussianNoise
 from ..operators import AveragePool, Blur, Identity, Mask, Operator
 from ..operators.blur import gaussian_kernel
 from ..operators.families import MotionBlur
 from ..problem import InverseProblem
-from ..samplers import LAVPS, MGDM
+from ..samplers import MGDM
 from .pictures import Panel, heat, picture_panel, uncertainty_scale
 from .presets import Quality, front_for, of_quality
 from .restorer import Restorer
@@ -180,18 +179,13 @@ class Demonstration:
 
     def methods(self, quality: Quality) -> dict[str, MGDM]:
         """MGDM, and LAVPS with the inference model or without any training."""
-        task = None
-        zero = of_quality(front_for(self.folder, False, task), quality).settings
-        prior = self.restorer.prior
-        mgdm = zero.sampler(prior)
+        prior, linear = self.restorer.prior, "denoise"  # as all of TASKS are
+        mgdm = of_quality(front_for(self.folder, False, None), quality).settings.sampler(prior)
         if self.restorer.model is not None and self.warm_folder is not None:
-            warm = of_quality(front_for(self.warm_folder, True, task), quality).settings
+            warm = of_quality(front_for(self.warm_folder, True, linear), quality).settings
             return {"MGDM": mgdm, "LAVPS": warm.sampler(prior, self.restorer.model)}
-        steps = replace(zero, gradient_steps_start=0).num_steps
-        return {
-            "MGDM": mgdm,
-            "LAVPS, untrained": LAVPS(prior, LikelihoodStep(), num_steps=steps, gradient_steps_start=0),
-        }
+        steps = of_quality(front_for(self.folder, False, linear), quality).settings
+        return {"MGDM": mgdm, "LAVPS, untrained": steps.sampler(prior)}
 
     def run(
         self, problem: InverseProblem, method: str, samples: int = 4, quality: Quality = "fast", seed: int = 0

@@ -10,7 +10,7 @@ __all__ = ["SHOWN", "TASKS", "Demonstration", "Measurement", "Show"]
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -184,7 +184,8 @@ class Demonstration:
         if self.restorer.model is not None and self.warm_folder is not None:
             warm = of_quality(front_for(self.warm_folder, True, linear), quality).settings
             return {"MGDM": mgdm, "LAVPS": warm.sampler(prior, self.restorer.model)}
-        steps = of_quality(front_for(self.folder, False, linear), quality).settings
+        zero = of_quality(front_for(self.folder, False, linear), quality).settings
+        steps = replace(zero, gradient_steps_end=0, r_switch=0.5, r_step=0.5)
         return {"MGDM": mgdm, "LAVPS, untrained": steps.sampler(prior)}
 
     def run(

@@ -15,12 +15,11 @@ FAILURES: tuple[type[Exception], ...] = (
     RuntimeError,
     ArithmeticError,
     MemoryError,
-    ImportError,
 )
 
 
 @contextmanager
-def fatal(command: str, kinds: tuple[type[Exception], ...] = FAILURES) -> Iterator[None]:
+def fatal(command: str, kinds: tuple[type[Exception], ...] = (*FAILURES, ImportError)) -> Iterator[None]:
     """What cannot be begun ends the command with its reason in a line, and exit code 1.
 
     Args:

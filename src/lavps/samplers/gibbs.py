@@ -49,6 +49,11 @@ from .inner import draw_midpoint
 from .midpoints import Midpoint, PreviousMidpoint
 
 
+def in_window(t: float, r: float) -> bool:
+    """Whether t lies in the window t <= 1 - r, the last steps of a run."""
+    return t <= 1.0 - r + 1e-9
+
+
 @dataclass(frozen=True)
 class MGDM(Sampler):
     """Mixture-guided diffusion: zero-shot posterior sampling with a Gaussian variational midpoint.
@@ -114,7 +119,7 @@ class MGDM(Sampler):
 
     def in_window(self, t: float) -> bool:
         """Whether t lies in the window t <= 1 - r_switch."""
-        return t <= 1.0 - self.r_switch + 1e-9
+        return in_window(t, self.r_switch)
 
     def gradient_steps(self, t: float) -> int:
         """G at time t."""
@@ -189,9 +194,9 @@ class LAVPS(MGDM):
 
     def initializer(self, t: float, k: int, verdict: Tensor | None) -> Initializer:
         """The model's prediction, safeguarded or not, where the model is asked."""
-        if self.r_step is not None and t <= 1.0 - self.r_step + 1e-9:
+        if self.r_step is not None and in_window(t, self.r_step):
             return LikelihoodStep()
-        if t > 1.0 - (self.r_switch if self.r_model is None else self.r_model) + 1e-9:
+        if not in_window(t, self.r_switch if self.r_model is None else self.r_model):
             return ZeroShot()
         if self.safeguard and verdict is not None and k % self.probe_every:
             return Remembered(self.model, verdict)

@@ -19,10 +19,12 @@ import tyro
 
 from image_study import TASKS, Study
 from lavps.evaluation.benchmark import Benchmark, Method, Sweep, conclude, fronts, paper_grid, paper_subset
+from lavps.evaluation.benchmark.export import install_fronts
 from lavps.evaluation.benchmark.protocol import Results
 from lavps.evaluation.benchmark.report import write_report
 from lavps.evaluation.benchmark.timing import Timer
 from speedup_page import write_page
+from zoo import add_front
 
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
@@ -51,6 +53,8 @@ class Config(Study):
     """Test on this many of the test images only; a later run without this goes on to all."""
     turns: int = 6
     """Images to time."""
+    install: bool = False
+    """Write the fronts into the models of the zoo and their cards."""
     dear_first: bool = False
     """Test the dearest settings first: for a second process beside the first."""
 
@@ -158,6 +162,8 @@ def main(config: Config) -> None:
                 best[task] = conclude(benchmark, BEST, first=config.first)
                 paper[task] = conclude(benchmark, PAPER, first=config.first)
                 write_report(benchmark)
+                for file in install_fronts(benchmark.path) if config.install else ():
+                    add_front(file.parent)
             if stage != "measure":
                 config.pack("speedup", benchmark, task)
     if paper:

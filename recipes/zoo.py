@@ -25,7 +25,11 @@ import lavps
 from lavps.amortization.checkpoint import read_config
 from lavps.amortization.preview import save_grid
 from lavps.cli import main as command_line
+from lavps.evaluation.benchmark import Method
+from lavps.evaluation.benchmark.report import markdown_table
+from lavps.restoration.presets import FRONTS
 
+MEASURED = "## Measured: what `lavps restore` chooses between"
 CARDS = Path(__file__).parent / "zoo_card.md"
 DATA = {
     "faces64": "Labelled Faces in the Wild (deep-funneled), face crops of 64 x 64 pixels; 12,312 training images, people of "
@@ -50,7 +54,13 @@ INFERENCE = COMMON | {
 }  # fmt: skip
 
 
-SUPERVISED = PRIOR | {"batch-size": 64, "steps": 800}
+# Told nothing yet, a conditional denoiser is the prior: so it begins with it.
+SUPERVISED = PRIOR | {
+    "begin-with": "zoo/faces64", "batch-size": 64, "steps": 240, "learning-rate": 3e-4, "warmup-steps": 40,
+    "ema-decay": 0.99, "validate-every": 120, "checkpoint-every": 80, "preview-every": 240,
+}  # fmt: skip
+FAMILY = {"steps": 600, "validate-every": 300, "checkpoint-every": 100, "preview-every": 600}
+FAMILIES = ("random-motion-blur", "random-rectangle")
 
 
 @dataclass(frozen=True)
@@ -107,17 +117,19 @@ SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "natural64": Model("prior", "natural64", PRIOR, "A prior of natural images: an unconditional denoiser."),
 } | {
-    f"{data}-{task}": warm_start(data, task, INFERENCE | {"step-counts": "25 50 100"})
+    f"{data}-{task}": warm_start(
+        data, task, INFERENCE | {"step-counts": "25 50 100"} | (FAMILY if task in FAMILIES else {})
+    )
     for data, task in (
-        ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"), ("faces64", "random-motion-blur"),
-        ("faces64", "random-rectangle"), ("natural64", "sr4"),
+        ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"),
+        *[("faces64", family) for family in FAMILIES], ("natural64", "sr4"),
     )
 } | {
     f"faces64-{task}-supervised": Model(
         "conditional", "faces64", SUPERVISED | {"task": task, "noise": 0.05},
         f"A baseline, not installed: a denoiser that is told the measurement, trained for `{task}` with noise .05.",
     )
-    for task in ("random-motion-blur", "random-rectangle")
+    for task in FAMILIES
 }  # fmt: skip
 
 # The paper's sizes and budgets at 256 x 256: FFHQ, 60,000 images for 5 epochs; ImageNet, 12,800 images for 20; batch 16.
@@ -217,7 +229,23 @@ def install(name: str, config: Config) -> Path:
         pictures=pictures,
     )
     (folder / "README.md").write_text(card)
+    add_front(folder)
     return folder
+
+
+def add_front(folder: Path) -> None:
+    """Put the measured front of a model, where it has one, at the end of its card."""
+    if not (folder / FRONTS).exists():
+        return
+    head = ["task", "settings", "LPIPS", "forwards", "backwards", "passes of the model"]
+    rows = []
+    for entry in json.loads((folder / FRONTS).read_text()):
+        settings = {"sampler": "lavps", "model": "model"} | entry["settings"]
+        label = Method.from_settings(settings).label
+        counts = [f"{entry[name]:.0f}" for name in ("forwards", "backwards", "model_forwards")]
+        rows.append([entry["task"], label, f"{entry['score']:.4f}", *counts])
+    card = (folder / "README.md").read_text().split(MEASURED)[0].rstrip()
+    (folder / "README.md").write_text(f"{card}\n\n{MEASURED}\n\n{markdown_table(head, rows)}\n")
 
 
 def _network(folder: Path) -> torch.nn.Module:

@@ -128,6 +128,24 @@ def test_a_conditional_denoiser_is_trained_and_sampled(
     assert Image.open(folder / f"conditional-{task}" / "previews" / f"step-{STEPS:09d}.png").size == (48, 16)
 
 
+@pytest.mark.parametrize("model", ["prior", "conditional"])
+def test_a_training_begins_with_a_prior(folder: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    prior = folder / "prior" / "model"
+    options: dict[str, object] = {"size": 8, "channels": 1, "steps": 1, "learning_rate": 1e-9}
+    options |= {"begin_with": prior}
+    if model == "conditional":
+        options |= {"task": "denoise"}
+    written = command(folder, model, f"{model}-begun", **options)
+    assert read_config(written).training["begun_with"] == read_config(prior).weights_hash
+    assert read_config(written).training["validation"]["denoising_mse"] == pytest.approx(
+        read_config(prior).training["validation"]["denoising_mse"], rel=1e-3
+    )
+    del options["begin_with"]  # another training: it does not go on from this one's checkpoints
+    with pytest.raises(SystemExit):
+        command(folder, model, f"{model}-begun", **options)
+    assert "other settings" in capsys.readouterr().err
+
+
 # --- the run ----------------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,7 @@ class DenoiserTask:
         bins: times at which it is validated.
         preview_samples: images of a preview.
         preview_steps: DDIM steps of a preview.
+        origin: hash of the weights that the network begins with, if they are of another training.
     """
 
     def __init__(
@@ -152,8 +153,10 @@ class DenoiserTask:
         bins: int = 8,
         preview_samples: int = 16,
         preview_steps: int = 50,
+        origin: str = "",
     ) -> None:
         self.network = network
+        self.begun = {"begun_with": origin} if origin else {}
         self.denoising = Denoising(schedule, tuple(image_shape), prediction, times, seed, bins)
         self.description = dict(description or {})
         self.preview_samples, self.preview_steps = preview_samples, preview_steps
@@ -181,7 +184,7 @@ class DenoiserTask:
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights."""
-        return {"kind": "prior", "network": self.description, **self.denoising.describe()}
+        return {"kind": "prior", "network": self.description, **self.denoising.describe(), **self.begun}
 
     def model_config(self, training: Mapping[str, Any] | None = None) -> ModelConfig:
         """What :func:`~lavps.amortization.checkpoint.save_model` wants to know."""
@@ -193,5 +196,5 @@ class DenoiserTask:
             about.image_shape,
             about.prediction,
             "time",
-            training={"times": about.times, "seed": about.seed} | dict(training or {}),
+            training={"times": about.times, "seed": about.seed} | self.begun | dict(training or {}),
         )

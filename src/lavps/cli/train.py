@@ -18,8 +18,9 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..amortization.beginning import begin_with
 from ..amortization.checkpoint import load_model_prior, read_config, save_model
 from ..amortization.conditional import ConditionalDenoiser, ConditionalTask
 from ..amortization.contexts import ContextSource
@@ -112,6 +113,14 @@ class _TrainDenoiser(Training):
     schedule: ScheduleName = "flow"  # how noise grows with time
     prediction: Target = "velocity"  # what the network learns to predict
     times: Times = "uniform"  # how times are drawn
+    begin_with: Path | None = None  # prior of the same network, to begin with its weights
+
+    def built(self, network: dict[str, Any]) -> tuple[nn.Module, str]:
+        """A new network of this description, and the hash of the weights it begins with, if any."""
+        module = build_seeded(network, self.trainer.seed)
+        if self.begin_with is None:
+            return module, ""
+        return module, begin_with(module, self.begin_with, SCHEDULES[self.schedule](), self.prediction)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -126,14 +135,16 @@ class TrainPrior(_TrainDenoiser):
     def plan(self) -> tuple[Task, Writer]:
         """The task of denoising."""
         network = describe_network(self.network, self.channels, self.channels)
+        module, origin = self.built(network)
         task = DenoiserTask(
-            build_seeded(network, self.trainer.seed),
+            module,
             SCHEDULES[self.schedule](),
             self.image_shape,
             self.prediction,
             times=self.times,
             seed=self.trainer.seed,
             description=network,
+            origin=origin,
         )
 
         def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
@@ -158,9 +169,9 @@ class TrainConditional(_TrainDenoiser):
             self.channels,
             fused_channels=self.channels if told.is_fused else 0,
         )
-        model = ConditionalDenoiser(
-            build_seeded(network, seed), conditioning, SCHEDULES[self.schedule](), self.prediction
-        )
+        module, origin = self.built(network)
+        model = ConditionalDenoiser(module, conditioning, SCHEDULES[self.schedule](), self.prediction)
+        begun = {"begun_with": origin} if origin else {}
         task = ConditionalTask(
             model,
             family,
@@ -168,12 +179,12 @@ class TrainConditional(_TrainDenoiser):
             self.image_shape,
             times=self.times,
             seed=seed,
-            description={"task": told.task, "network": network},
+            description={"task": told.task, "network": network} | begun,
             preview_images=self._previewed,
         )
 
         def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
-            save_conditional(folder, task, network, about, dtype)
+            save_conditional(folder, task, network, about | begun, dtype)
 
         return task, write
 

@@ -2,8 +2,9 @@
 
 For every prior and inference model of the benchmark, the settings of MGDM (with or without likelihood steps
 at the end), or of LAVPS with that model, that no other dominates in cost and mean LPIPS; scored on the test
-images where they were tested, else on the validation images. The format is that of
-:mod:`lavps.restoration.presets`, an entry a setting:
+images where any were tested, else on the validation images. Settings without a safeguard stay in the
+benchmark: who restores files of their own is not asked whether the model knows the operator. The format is
+that of :mod:`lavps.restoration.presets`, an entry a setting:
 
 .. code-block:: json
 
@@ -35,15 +36,13 @@ def exported_fronts(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
     Args:
         results: what ``results.json`` of a benchmark holds.
     """
-    points = results["points"].get("test") or results["points"].get("validation", [])
     by_model: dict[str, list[Mapping[str, Any]]] = {}
-    for point in points:
-        method = point["method"]
-        model = method.get("model")
-        if model == LIKELIHOOD_STEP and method["r_model"] == 1.0:
-            model = None  # likelihood steps after steps of MGDM: nobody is asked
-        if method["sampler"] in _SAMPLERS and model != LIKELIHOOD_STEP:
-            by_model.setdefault(model or results["settings"]["prior"], []).append(point)
+    for split in ("validation", "test"):
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for point in results["points"].get(split, []):
+            if (folder := _asked(point["method"], results["settings"]["prior"])) is not None:
+                found.setdefault(folder, []).append(point)
+        by_model |= found
     fronts = {}
     for folder, candidates in by_model.items():
         chosen = pareto_front([p["cost"] for p in candidates], [p["lpips"] for p in candidates])
@@ -51,6 +50,16 @@ def exported_fronts(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
         distinct = {(candidates[i]["cost"], candidates[i]["lpips"]): candidates[i] for i in reversed(chosen)}
         fronts[folder] = [_entry(point, results["settings"]["task"]) for point in reversed(distinct.values())]
     return fronts
+
+
+def _asked(method: Mapping[str, Any], prior: str) -> str | None:
+    """The folder of the model that a method asks, the prior's for none; None for what is not exported."""
+    model = method.get("model")
+    if model == LIKELIHOOD_STEP:  # after steps of MGDM nobody is asked
+        return prior if method["r_model"] == 1.0 else None
+    if method["sampler"] not in _SAMPLERS or not method.get("safeguard", True):
+        return None
+    return model or prior
 
 
 def _entry(point: Mapping[str, Any], task: str) -> dict[str, Any]:

@@ -11,102 +11,33 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import tyro
 
-from image_study import TASKS, Study
-from lavps.evaluation import ImageBatch, crps, non_inferiority, pixel_coverage, psnr
+from image_table import Table, cell, compared, error, find
+from lavps.evaluation import ImageBatch, crps, pixel_coverage, psnr
 from lavps.evaluation.benchmark import Benchmark, Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure
-from lavps.evaluation.benchmark.protocol import row_means
 from lavps.evaluation.benchmark.report import markdown_table
-
-HERE = Path(__file__).parent
-Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Table(Study):
-    """A study that runs a list of methods and tabulates them."""
-
-    count: int = 100
-    """Test images."""
-    tasks: tuple[str, ...] = TASKS
-    """Tasks with an inference model in the zoo."""
-
-    def measured(self, study: str, task: str, methods: Mapping[str, Method]) -> list[dict[str, Any]]:
-        """What every named method does on the first test images of a task, one record each."""
-        benchmark = self.begin(study, task)
-        runner = self.runner(benchmark, "test", keep_images=8)
-        records = []
-        for name, method in methods.items():
-            prices = benchmark.prices(method, runner.models, runner.measurements)
-            rows = runner.run(method, self.count)
-            records.append(
-                {
-                    "task": task,
-                    "name": name,
-                    "label": method.label,
-                    "method": method.settings(),
-                    "cost": prices.cost(rows),
-                }
-                | summary(rows)
-            )
-            self.pack(study, benchmark, task)
-        return records
-
-    def publish(self, study: str, records: list[dict[str, Any]], **parts: str) -> None:
-        """The page and the numbers behind it."""
-        self.pages.mkdir(parents=True, exist_ok=True)
-        (self.pages / f"{study}.json").write_text(json.dumps(records, indent=1) + "\n")
-        text = (HERE / f"{study}_page.md").read_text().format(count=self.count, **parts)
-        (self.pages / f"{study}.md").write_text(text)
-        print(self.pages / f"{study}.md")
-
-
-def summary(rows: Rows) -> dict[str, Any]:
-    """Means over images, and the scores of every image for the paired tests."""
-    return {"scores": [row["lpips"] for row in rows], "images": len(rows)} | row_means(rows)
-
-
-def error(record: Mapping[str, Any]) -> float:
-    """Standard error of the mean LPIPS."""
-    scores = torch.tensor(record["scores"], dtype=torch.float64)
-    return float(scores.std()) / math.sqrt(len(scores))
-
-
-def compared(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
-    """The difference in LPIPS with its standard error, and whether the candidate is non-inferior."""
-    test = non_inferiority(reference["scores"], candidate["scores"])
-    verdict = "yes" if test.p_value < test.alpha else "no"
-    return f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}, {verdict}"
-
-
-def cell(record: Mapping[str, Any]) -> str:
-    """LPIPS, its error, and the cost."""
-    return f"{record['lpips']:.4f} ± {error(record):.4f} ({record['cost']:.0f})"
-
-
-def find(records: Sequence[dict[str, Any]], task: str, name: str) -> dict[str, Any]:
-    """A record."""
-    return next(r for r in records if r["task"] == task and r["name"] == name)
+from shift_table import OutOfDistribution
 
 
 @dataclass(frozen=True)
 class Ablation(Table):
     """G_end = 0, 1, 3, 10 in the paper's window (the last 20 %), K = 100, Adam: MGDM against LAVPS."""
 
+    count: int = 32
+    ends: tuple[int, ...] = (0, 1, 3, 10)
+    """Values of G_end."""
+
     def run(self) -> None:
         """Write ablation.md."""
-        ends = (0, 1, 3, 10)
+        ends = self.ends
         records = []
         for task in self.tasks:
             methods = {}
@@ -187,6 +118,8 @@ class Windows(Table):
 class Rivals(Table):
     """DPS, MMPS and MGPS against MGDM and LAVPS."""
 
+    count: int = 32
+
     def run(self) -> None:
         """Write rivals.md."""
         records = []
@@ -226,81 +159,6 @@ class Rivals(Table):
             for r in records
         ]  # fmt: skip
         self.publish("rivals", records, table=markdown_table(head, rows))
-
-
-SHIFTS = (
-    ("random-motion-blur", "random-motion-blur", "random-motion-blur-hard"),
-    ("random-rectangle", "random-rectangle", "random-pixels"),
-)
-
-
-@dataclass(frozen=True)
-class OutOfDistribution(Table):
-    """Models of a family of operators where they were trained and where they were not."""
-
-    steps: tuple[int, ...] = (25, 50, 100)
-    """Budgets: K."""
-    runs: Path = Path("runs")
-    """Folder of the trainings of recipes/zoo.py: where PRIOR-FAMILY-supervised is there, it is compared too."""
-
-    def run(self) -> None:
-        """Write out_of_distribution.md."""
-        records, rows = [], []
-        for trained, inside, outside in SHIFTS:
-            for task in (inside, outside):
-                methods: dict[str, Method] = {}
-                for k in self.steps:
-                    for g in (1, 0):
-                        same = {"num_steps": k, "gradient_steps_start": g, "minimizer": "whitened"}
-                        if g:
-                            methods[f"MGDM, K={k}, G={g}"] = Method("mgdm", **same)  # type: ignore[arg-type]
-                        for every in (1, 4):
-                            methods[f"LAVPS, K={k}, G={g}, probes 1/{every}"] = Method(
-                                "lavps", probe_every=every, model=self.model(trained), **same
-                            )  # type: ignore[arg-type]
-                    methods[f"LAVPS, K={k}, G=0, probes 1/4, then likelihood steps"] = Method(
-                        "lavps",
-                        num_steps=k,
-                        gradient_steps_start=0,
-                        probe_every=4,
-                        r_step=0.5,
-                        model=self.model(trained),
-                    )
-                supervised = self.runs / f"{self.prior.name}-{trained}-supervised" / "model"
-                if supervised.exists():
-                    methods["supervised"] = Method("supervised", num_steps=50, model=str(supervised))
-                found = self.measured("out_of_distribution", task, methods)
-                records += found
-                rows += [
-                    self._row(found, task, "in" if task == inside else "out", record) for record in found
-                ]
-        head = [
-            "measurement",
-            "distribution",
-            "method",
-            "LPIPS",
-            "PSNR",
-            "cost",
-            "kept",
-            "minus MGDM at the same K (G = 1); within .003",
-        ]
-        self.publish("out_of_distribution", records, table=markdown_table(head, rows))
-
-    def _row(self, found: list[dict[str, Any]], task: str, where: str, record: dict[str, Any]) -> list[str]:
-        steps = record["method"]["num_steps"]
-        reference = find(found, task, f"MGDM, K={steps}, G=1")
-        kept = "" if record["acceptance"] is None else f"{record['acceptance']:.0%}"
-        gap = "" if record is reference else compared(reference, record)
-        return [
-            task,
-            where,
-            record["name"],
-            f"{record['lpips']:.4f} ± {error(record):.4f}",
-            f"{record['psnr']:.2f}",
-            f"{record['cost']:.0f}",
-            kept,
-            gap,
-        ]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["comparison_grid", "draw_front", "family_colours", "matplotlib_figure", "pareto_figure"]
+__all__ = [
+    "comparison_grid",
+    "draw_front",
+    "family_colours",
+    "matplotlib_figure",
+    "method_grid",
+    "pareto_figure",
+]
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,17 +140,26 @@ def comparison_grid(benchmark: Benchmark, results: Results, rows: int = 4) -> An
         results: what was measured.
         rows: images shown.
     """
-    columns: list[tuple[str, list[Tensor]]] = []
+    methods = {}
     for family in family_colours(results):
         points = [point for point in results.points.get("test", []) if point["family"] == family]
         points = [point for point in points if benchmark.runs("test").images(point["key"])]
         if points:
             best = min(points, key=lambda point: float(point["lpips"]))
-            files = benchmark.runs("test").images(best["key"])[:rows]
-            title = f"{family}\nLPIPS {best['lpips']:.3f}\ncost {best['cost']:.0f}"
-            columns.append((title, [_read(file) for file in files]))
-    if not columns:
-        return None
+            methods[f"{family}\nLPIPS {best['lpips']:.3f}\ncost {best['cost']:.0f}"] = str(best["key"])
+    return method_grid(benchmark, methods, rows) if methods else None
+
+
+def method_grid(benchmark: Benchmark, methods: Mapping[str, str], rows: int = 4) -> Any:
+    """Measurement, what methods made of it, truth; a row an image.
+
+    Args:
+        benchmark: with restored test images.
+        methods: keys of methods, by the titles of their columns.
+        rows: images shown, at most.
+    """
+    kept = {title: benchmark.runs("test").images(key)[:rows] for title, key in methods.items()}
+    columns = [(title, [_read(file) for file in files]) for title, files in kept.items()]
     rows = min(len(images) for _, images in columns)
     given = benchmark.measurements("test")
     degraded = [_shown(image) for image in seen(given.problem(slice(0, rows)))]

@@ -1,0 +1,145 @@
+"""Models of a family of operators where they were trained and where they were not: tables, acceptance, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from image_table import Table, compared, error, find
+from lavps.evaluation.benchmark import Method
+from lavps.evaluation.benchmark.figures import matplotlib_figure, method_grid
+from lavps.evaluation.benchmark.report import markdown_table
+
+STUDY = "out_of_distribution"
+SHIFTS = (
+    ("random-motion-blur", "random-motion-blur", "random-motion-blur-hard"),
+    ("random-rectangle", "random-rectangle", "random-pixels"),
+)
+TITLES = {
+    "random-motion-blur": "motion blur as trained",
+    "random-motion-blur-hard": "stronger motion blur",
+    "random-rectangle": "rectangles as trained",
+    "random-pixels": "80 to 85 % of the pixels missing",
+}
+
+
+@dataclass(frozen=True)
+class OutOfDistribution(Table):
+    """Models of a family of operators where they were trained and where they were not."""
+
+    count: int = 32
+    steps: tuple[int, ...] = (25, 50)
+    """Budgets: K."""
+    runs: Path = Path("runs")
+    """Folder of the trainings of recipes/zoo.py: where PRIOR-FAMILY-supervised is there, it is compared too."""
+
+    def run(self) -> None:
+        """Write out_of_distribution.md."""
+        records, acceptance = [], {}
+        for trained, *tasks in SHIFTS:
+            for task in tasks:
+                records += self.measured(STUDY, task, self.methods(trained))
+                acceptance[task] = self.acceptance(trained, task)
+                self.pictures(task, records)
+        self.draw(acceptance)
+        head = [
+            "measurement",
+            "method",
+            "LPIPS",
+            "PSNR",
+            "chi²",
+            "cost",
+            "kept",
+            "minus MGDM's like; within .003",
+        ]
+        rows = [self.row(records, record) for record in records]
+        shown = [f"**{TITLES[task]}**\n\n![{task}]({STUDY}/{task}.png)" for task in TITLES]
+        self.publish(STUDY, records, table=markdown_table(head, rows), pictures="\n\n".join(shown))
+
+    def methods(self, trained: str) -> dict[str, Method]:
+        """MGDM, and LAVPS with the same settings and with fewer gradients, at every budget; the supervised network."""
+        methods: dict[str, Method] = {}
+        model = self.model(trained)
+        for k in self.steps:
+            descent: dict[str, Any] = {"num_steps": k, "minimizer": "whitened"}
+            step: dict[str, Any] = {"r_step": 0.5}
+            halves: dict[str, Any] = descent | step | {"gradient_steps_end": 0, "r_switch": 0.5}
+            none: dict[str, Any] = {"num_steps": k, "gradient_steps_start": 0, "model": model}
+            methods |= {
+                f"MGDM, K={k}": Method("mgdm", **descent),
+                f"MGDM, K={k}, then likelihood steps": Method(
+                    "lavps", safeguard=False, r_model=1.0, model="likelihood-step", **halves
+                ),
+                f"LAVPS, K={k}, G=1": Method("lavps", model=model, **descent),
+                f"LAVPS, K={k}, G=0": Method("lavps", **none),
+                f"LAVPS, K={k}, G=1, then likelihood steps": Method(
+                    "lavps", r_model=0.0, model=model, **halves
+                ),
+                f"LAVPS, K={k}, G=0, then likelihood steps": Method("lavps", **none | step),
+            }
+        methods[f"LAVPS, K={self.steps[-1]}, G=0, no safeguard"] = Method(
+            "lavps", num_steps=self.steps[-1], gradient_steps_start=0, safeguard=False, model=model
+        )
+        supervised = self.runs / f"{self.prior.name}-{trained}-supervised" / "model"
+        if supervised.exists():
+            methods["supervised"] = Method("supervised", num_steps=50, model=str(supervised))
+        return methods
+
+    def acceptance(self, trained: str, task: str) -> tuple[list[float], list[float]]:
+        """Times of the steps, and the share of warm starts that the safeguard keeps there; 8 images."""
+        benchmark = self.begin(STUDY, task)
+        given = benchmark.measurements("test")
+        method = Method("lavps", num_steps=50, gradient_steps_start=0, model=self.model(trained))
+        problem = given.problem(slice(0, 8), self.device, True)
+        trace = self.models(benchmark).sample(method, problem, 0, list(given.items[slice(0, 8)])).trace
+        return trace.times.tolist(), trace.acceptance_by_step.tolist()
+
+    def draw(self, acceptance: dict[str, tuple[list[float], list[float]]]) -> None:
+        """Acceptance by time step, a panel a model."""
+        figure = matplotlib_figure(9.0, 3.4)
+        for axis, (_, *tasks) in zip(figure.subplots(1, 2, sharey=True), SHIFTS, strict=True):
+            for task, colour in zip(tasks, ("#0072B2", "#D55E00"), strict=True):
+                times, kept = acceptance[task]
+                axis.plot(
+                    times, [100 * share for share in kept], marker=".", color=colour, label=TITLES[task]
+                )
+            axis.set(xlabel="time t of the step", xlim=(1, 0), ylim=(-3, 103))
+            axis.legend(frameon=False, fontsize=8)
+        figure.axes[0].set_ylabel("warm starts kept, %")
+        figure.savefig(self.pages / STUDY / "acceptance.png", dpi=130)
+
+    def pictures(self, task: str, records: Sequence[dict[str, Any]]) -> None:
+        """Measurement, MGDM, LAVPS, the supervised network, truth."""
+        k = self.steps[-1]
+        names = [
+            f"MGDM, K={k}",
+            f"LAVPS, K={k}, G=1",
+            f"LAVPS, K={k}, G=0, then likelihood steps",
+            "supervised",
+        ]
+        found = [r for r in records if r["task"] == task and r["name"] in names]
+        keys = {
+            "\n".join([*r["name"].split(", ", 2), f"LPIPS {r['lpips']:.3f}"]): Method.from_settings(
+                r["method"]
+            ).key
+            for r in found
+        }
+        method_grid(self.begin(STUDY, task), keys).savefig(self.pages / STUDY / f"{task}.png", dpi=130)
+
+    def row(self, records: Sequence[dict[str, Any]], record: dict[str, Any]) -> list[str]:
+        """A line of the table; LAVPS is compared with MGDM of the same K that takes likelihood steps where it does."""
+        steps = ", then likelihood steps" if "likelihood steps" in record["name"] else ""
+        reference = find(records, record["task"], f"MGDM, K={record['method']['num_steps']}{steps}")
+        kept = "" if record["acceptance"] is None else f"{record['acceptance']:.0%}"
+        return [
+            TITLES[record["task"]],
+            record["name"],
+            f"{record['lpips']:.4f} ± {error(record):.4f}",
+            f"{record['psnr']:.2f}",
+            f"{record['chi_square']:.2f}",
+            f"{record['cost']:.0f}",
+            kept,
+            "" if record["name"].startswith("MGDM") else compared(reference, record),
+        ]

@@ -106,6 +106,8 @@ def test_a_budget_takes_the_best_that_fits_or_the_cheapest() -> None:
     front = [FrontEntry(Settings(num_steps=k), 1 / k, k, k / 2, 0) for k in (10, 20, 40)]
     seconds = [Pace(forward=0.1, backward=0.2).predict(entry) for entry in front]
     assert seconds == pytest.approx([2, 4, 8])
+    halves = FrontEntry(Settings(num_steps=10, r_step=0.5), 0.1, 10, 0, 0)  # t = .2, .3, .4, .5
+    assert Pace(forward=0.1, backward=0.2, step=0.05).predict(halves) == pytest.approx(1 + 4 * 0.05)
     assert within_budget(front, seconds, 5.0) == (1, True)
     assert within_budget(front, seconds, 100.0) == (2, True)
     assert within_budget(front, seconds, 1.0) == (0, False)
@@ -122,6 +124,7 @@ def test_the_pace_times_every_pass() -> None:
     assert pace.forward > 0
     assert pace.backward >= 0
     assert pace.model > 0
+    assert pace.step > 0
     assert calls
     assert Pace.measure(network_prior(), pooling_problem(2), patience=0.0001).model == 0.0
     assert not torch.is_inference_mode_enabled()

@@ -2,13 +2,13 @@ r"""How long settings will take here: a few short timings, and arithmetic.
 
 A run of F forwards, B backwards and P passes of the inference model takes about
 
-.. math:: F \tau_F + B \tau_B + P \tau_P + C \tau_C
+.. math:: F \tau_F + B \tau_B + P \tau_P + C \tau_C + U \tau_U
 
 seconds, with the times measured on this machine, at this size, with as many rows as will run at once. The
 backward's time is that of the gradient of the log-likelihood less a forward, so it knows the operator and the
 windows. The whitened gradient asks a nonlinear operator for its curvature at every one of its C inner
-problems; that of a linear one is found once. Times are means, not minima: whoever shares the machine now will
-share it during the run.
+problems; that of a linear one is found once. U likelihood steps are products with a linear operator. Times
+are means, not minima: whoever shares the machine now will share it during the run.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["Pace", "parse_duration", "within_budget"]
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 
 from ..evaluation.benchmark.costs import timed
-from ..initializers import WarmStartModel
+from ..initializers import LikelihoodStep, WarmStartModel
 from ..noise import GaussianNoise
 from ..priors import Prior
 from ..problem import InverseProblem
@@ -51,12 +51,14 @@ class Pace:
         backward: through the denoiser and the operator, beside the forward.
         model: of the inference model; 0 where there is none.
         curvature: of the likelihood, which the whitened gradient asks for; 0 where it is found once.
+        step: a likelihood step; 0 where the operator is not linear, whose settings have none.
     """
 
     forward: float
     backward: float
     model: float = 0.0
     curvature: float = 0.0
+    step: float = 0.0
 
     @classmethod
     def measure(
@@ -88,13 +90,13 @@ class Pace:
             both = _seconds(gradient, x.device, patience)
             passes = 0.0 if model is None else _seconds(warm, x.device, patience)
             bend = 0.0 if once else _seconds(lambda: problem.curvature(x), x.device, patience)
-        return cls(forward, max(both - forward, 0.0), passes, bend)
+            linear = problem.operator.linear
+            step = _seconds(lambda: LikelihoodStep()(context), x.device, patience) if linear else 0.0
+        return cls(forward, max(both - forward, 0.0), passes, bend, step)
 
     def times(self, factor: float) -> Pace:
         """So many times as slow."""
-        return Pace(
-            factor * self.forward, factor * self.backward, factor * self.model, factor * self.curvature
-        )
+        return Pace(*(factor * seconds for seconds in astuple(self)))
 
     def predict(self, entry: FrontEntry) -> float:
         """Seconds of a run with these settings."""
@@ -102,6 +104,7 @@ class Pace:
         inner = min(entry.backwards, settings.num_steps - 2) if settings.minimizer == "whitened" else 0
         return (
             inner * self.curvature
+            + settings.likelihood_steps * self.step
             + entry.forwards * self.forward
             + entry.backwards * self.backward
             + entry.model_forwards * self.model

@@ -13,7 +13,7 @@ import torch
 from ..initializers import LikelihoodStep, Safeguarded, WarmStartModel, ZeroShot
 from ..minimizers import Adam, Minimizer, WhitenedGradient
 from ..priors import Prior
-from .gibbs import LAVPS, MGDM
+from .gibbs import LAVPS, MGDM, in_window
 
 MinimizerName = Literal["adam", "whitened"]
 RATES: dict[str, float] = {"adam": 0.03, "whitened": 1.0}
@@ -92,6 +92,13 @@ class Settings:
         names = ("safeguard", "r_model", "probe_every", "r_step")
         options |= {name: getattr(self, name) for name in names}
         return LAVPS(prior, model, **options)
+
+    @property
+    def likelihood_steps(self) -> int:
+        """Steps of a run that a likelihood step begins."""
+        if self.r_step is None:
+            return 0
+        return sum(in_window(k / self.num_steps, self.r_step) for k in range(2, self.num_steps))
 
     def cost(self, amortized: bool) -> tuple[int, int, int]:
         """Forwards, backwards and model passes of a run, if the safeguard keeps every warm start."""

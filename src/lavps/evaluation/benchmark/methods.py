@@ -18,7 +18,6 @@ from typing import Any, Literal, cast, get_args
 from ...initializers import WarmStartModel
 from ...priors import Prior
 from ...samplers import DPS, MGPS, MMPS, PosteriorDenoiser, Sampler, Supervised
-from ...samplers.gibbs import in_window
 from ...samplers.settings import RATES, MinimizerName, Settings, minimizer_of
 
 SamplerName = Literal["mgdm", "lavps", "mgps", "dps", "mmps", "supervised"]
@@ -145,7 +144,7 @@ class Method:
         """Steps of a run that a likelihood step begins in the model's place."""
         if self.sampler != "lavps" or self.r_step is None:
             return 0
-        return sum(in_window(k / self.num_steps, self.r_step) for k in range(2, self.num_steps))
+        return Settings(self.num_steps, r_step=self.r_step).likelihood_steps
 
     @property
     def family(self) -> str:

@@ -20,6 +20,7 @@ import tyro
 from image_study import TASKS, Study
 from lavps.evaluation.benchmark import Benchmark, Method, Sweep, conclude, fronts, paper_grid, paper_subset
 from lavps.evaluation.benchmark.export import install_fronts
+from lavps.evaluation.benchmark.methods import GENTLE_STEP, LIKELIHOOD_STEP
 from lavps.evaluation.benchmark.protocol import Results
 from lavps.evaluation.benchmark.report import write_report
 from lavps.evaluation.benchmark.timing import Timer
@@ -90,16 +91,15 @@ def designed(model: str | None) -> list[Method]:
 
 
 def untrained() -> list[Method]:
-    """No model: likelihood steps under a safeguard, after steps without guidance, or after MGDM's gradients."""
-    after = {"safeguard": False, "r_model": 1.0, "r_step": 0.5}
+    """No model: likelihood steps under a safeguard; after nothing, after gentle ones, or after MGDM's gradients."""
+    after = {"safeguard": False, "r_model": 1.0, "r_step": 0.5, "model": LIKELIHOOD_STEP}
     levels: list[dict[str, Any]] = [
-        {"gradient_steps_start": 0, "probe_every": 4},
+        {"gradient_steps_start": 0, "probe_every": 4, "model": LIKELIHOOD_STEP},
         after | {"gradient_steps_start": 0, "r_step": 0.2},
+        after | {"gradient_steps_start": 0, "r_model": 0.0, "model": GENTLE_STEP},
         after | {"gradient_steps_end": 0, "r_switch": 0.5, "minimizer": "whitened"},
     ]
-    return [
-        Method("lavps", num_steps=k, model="likelihood-step", **level) for k, level in product(STEPS, levels)
-    ]
+    return [Method("lavps", num_steps=k, **level) for k, level in product(STEPS, levels)]
 
 
 def sweep(config: Config, benchmark: Benchmark, task: str, stage: Stage) -> None:

@@ -27,6 +27,7 @@ ALL = [
     ),
     Settings(num_steps=9, gradient_steps_start=1, r_model=0.5, probe_every=2),
     Settings(num_steps=9, gradient_steps_start=0, r_step=0.4),
+    Settings(num_steps=9, gradient_steps_start=0, r_model=0.0, r_step=0.4),
     Settings(num_steps=9, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.4, r_step=0.4),
     Settings(num_steps=10, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.5, minimizer="adam"),
 ]
@@ -108,6 +109,9 @@ def test_a_budget_takes_the_best_that_fits_or_the_cheapest() -> None:
     assert seconds == pytest.approx([2, 4, 8])
     halves = FrontEntry(Settings(num_steps=10, r_step=0.5), 0.1, 10, 0, 0)  # t = .2, .3, .4, .5
     assert Pace(forward=0.1, backward=0.2, step=0.05).predict(halves) == pytest.approx(1 + 4 * 0.05)
+    gentle = FrontEntry.of(Settings(num_steps=10, gradient_steps_start=0, r_model=0.0, r_step=0.5), False)
+    assert gentle.model_forwards == 4  # t = .6, .7, .8, .9, each priced as a likelihood step
+    assert Pace(0.1, 0.2, step=0.05).predict(gentle) == pytest.approx(0.1 * gentle.forwards + 8 * 0.05)
     assert within_budget(front, seconds, 5.0) == (1, True)
     assert within_budget(front, seconds, 100.0) == (2, True)
     assert within_budget(front, seconds, 1.0) == (0, False)

@@ -225,10 +225,11 @@ class LikelihoodStep:
     its Jacobian at x_0.
 
     It moves the pixels that the measurement reaches. Late in the run, where the denoiser is nearly the
-    identity, that is all that is to be done. Early it overshoots, and a large hole, whose content the
-    denoiser's off-diagonal derivatives tell, wants gradient steps or a trained model:
-    ``LAVPS(prior, model, gradient_steps_start=0, r_step=0.5)`` asks the model first and this rule then.
-    ``LAVPS(prior, LikelihoodStep(), gradient_steps_start=0)`` has nothing else; keep its safeguard.
+    identity, that is all that is to be done. Early the pixels of an image move together, and a rule that
+    takes them for independent overshoots: there ask a model, take gradients, or step gently
+    (:meth:`gentle`). ``LAVPS(prior, model, gradient_steps_start=0, r_step=0.5)`` does so in the first half of
+    the time and has this rule in the second. ``LAVPS(prior, LikelihoodStep(), gradient_steps_start=0)`` has
+    nothing else; keep its safeguard.
 
     Args:
         data_variance: v, the larger the nearer J to the identity over alpha_s.
@@ -238,6 +239,15 @@ class LikelihoodStep:
 
     data_variance: float = 1.0
     solver_steps: int = 3
+
+    @classmethod
+    def gentle(cls) -> LikelihoodStep:
+        """The rule for the first half of the time: v = 1/100, what a pixel varies beside its neighbours.
+
+        ``LAVPS(prior, LikelihoodStep.gentle(), gradient_steps_start=0, safeguard=False, r_step=0.5)`` needs
+        no training and no derivative of the denoiser: one forward a step, any operator near a linear one.
+        """
+        return cls(data_variance=0.01)
 
     @torch.no_grad()
     def __call__(self, context: Context) -> DiagonalGaussian:

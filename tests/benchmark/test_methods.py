@@ -80,6 +80,9 @@ def test_the_step_without_training_is_a_model_by_name() -> None:
     method = Method("lavps", model="likelihood-step", num_steps=4, gradient_steps_start=0)
     assert method.family == "Likelihood step"
     assert isinstance(method.build(network_prior(), lavps.LikelihoodStep()), lavps.LAVPS)
+    gentle = replace(method, model="gentle-step", r_step=0.5)
+    assert (gentle.family, gentle.key == method.key) == ("Likelihood step", False)
+    assert "gentle steps, likelihood step 50%" in gentle.label
 
 
 def test_methods_build_the_samplers_they_describe() -> None:

@@ -73,6 +73,9 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
     "LAVPS-likelihood-step": lambda p: lavps.LAVPS(
         p, lavps.LikelihoodStep(), num_steps=K, gradient_steps_start=0
     ),
+    "LAVPS-gentle-step": lambda p: lavps.LAVPS(
+        p, lavps.LikelihoodStep.gentle(), num_steps=K, gradient_steps_start=0, safeguard=False, r_step=0.5
+    ),
     "LAVPS-then-likelihood-step": lambda p: lavps.LAVPS(
         p, halfway, num_steps=K, gradient_steps_start=0, r_step=0.5
     ),

@@ -106,8 +106,13 @@ def test_a_solved_start_needs_no_gradient(task: str) -> None:
 
 
 @TASKS
-def test_a_likelihood_step_needs_neither_gradient_nor_training(task: str) -> None:
-    sampler = lavps.LAVPS(PRIOR, lavps.LikelihoodStep(), gradient_steps_start=0, safeguard=False)
+@pytest.mark.parametrize(
+    ("step", "r_step"), [(lavps.LikelihoodStep(), None), (lavps.LikelihoodStep.gentle(), 0.5)]
+)
+def test_a_likelihood_step_needs_neither_gradient_nor_training(
+    task: str, step: lavps.LikelihoodStep, r_step: float | None
+) -> None:
+    sampler = lavps.LAVPS(PRIOR, step, gradient_steps_start=0, safeguard=False, r_step=r_step)
     # At most .01 more than MGDM's with twenty gradient steps.
     assert judged(sampler, task).sw2 <= {"sr4": 0.055, "inpainting": 0.038}[task]
     problem, _ = setting(task, 8)

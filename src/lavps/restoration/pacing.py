@@ -107,7 +107,7 @@ class Pace:
             + settings.likelihood_steps * self.step
             + entry.forwards * self.forward
             + entry.backwards * self.backward
-            + entry.model_forwards * self.model
+            + entry.model_forwards * (self.model or self.step)  # without a model: gentle likelihood steps
         )
 
 

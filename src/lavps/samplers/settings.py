@@ -37,7 +37,8 @@ class Settings:
         minimizer: "whitened" (:class:`~lavps.WhitenedGradient`) or "adam".
         learning_rate: the whitened gradient's step size (default 1), or Adam's learning rate (default .03).
         safeguard: fall back to the zero-shot start where a model's prediction is worse.
-        r_model: the model is asked where t <= 1 - r_model; default r_switch.
+        r_model: the model is asked where t <= 1 - r_model; default r_switch. Where there is none but r_step,
+            gentle likelihood steps; default nowhere.
         probe_every: steps from one judgement of the safeguard to the next.
         r_step: where t <= 1 - r_step a likelihood step is the start, in the model's place or, where there is
             no model, in the zero-shot start's; default nowhere.
@@ -88,7 +89,9 @@ class Settings:
         if model is None and self.r_step is None:
             return MGDM(prior, **options)
         if model is None:
-            return LAVPS(prior, LikelihoodStep(), safeguard=False, r_model=1.0, r_step=self.r_step, **options)
+            asked = 1.0 if self.r_model is None else self.r_model
+            gentle = LikelihoodStep.gentle()
+            return LAVPS(prior, gentle, safeguard=False, r_model=asked, r_step=self.r_step, **options)
         names = ("safeguard", "r_model", "probe_every", "r_step")
         options |= {name: getattr(self, name) for name in names}
         return LAVPS(prior, model, **options)

@@ -23,7 +23,7 @@ from typing import Any
 
 from ...amortization.checkpoint import write_json
 from ..pareto import pareto_front
-from .methods import LIKELIHOOD_STEP
+from .methods import GENTLE_STEP, UNTRAINED
 from .records import read_json
 
 _SAMPLERS = ("mgdm", "lavps")
@@ -55,8 +55,8 @@ def exported_fronts(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]
 def _asked(method: Mapping[str, Any], prior: str) -> str | None:
     """The folder of the model that a method asks, the prior's for none; None for what is not exported."""
     model = method.get("model")
-    if model == LIKELIHOOD_STEP:  # after steps of MGDM nobody is asked
-        return prior if method["r_model"] == 1.0 else None
+    if model in UNTRAINED:  # without a model: likelihood steps at last, after gentle ones or MGDM's
+        return prior if model == GENTLE_STEP or method["r_model"] == 1.0 else None
     if method["sampler"] not in _SAMPLERS or not method.get("safeguard", True):
         return None
     return model or prior

@@ -6,7 +6,7 @@ left out, defaults are written out. Everything a benchmark stores is filed under
 
 from __future__ import annotations
 
-__all__ = ["LIKELIHOOD_STEP", "Method", "MinimizerName", "SamplerName"]
+__all__ = ["GENTLE_STEP", "LIKELIHOOD_STEP", "UNTRAINED", "Method", "MinimizerName", "SamplerName"]
 
 import hashlib
 import json
@@ -21,7 +21,8 @@ from ...samplers import DPS, MGPS, MMPS, PosteriorDenoiser, Sampler, Supervised
 from ...samplers.settings import RATES, MinimizerName, Settings, minimizer_of
 
 SamplerName = Literal["mgdm", "lavps", "mgps", "dps", "mmps", "supervised"]
-LIKELIHOOD_STEP = "likelihood-step"
+LIKELIHOOD_STEP, GENTLE_STEP = "likelihood-step", "gentle-step"
+UNTRAINED = (LIKELIHOOD_STEP, GENTLE_STEP)
 _DESCENT = ("num_steps", "gradient_steps_start", "minimizer", "learning_rate")
 _GIBBS = (*_DESCENT, "gradient_steps_end", "r_switch", "denoising_steps", "renoise")
 _SETTINGS: dict[str, tuple[str, ...]] = {
@@ -57,7 +58,7 @@ class Method:
         solver_steps: MMPS's conjugate-gradient iterations.
         eta: noise of the DDIM steps of DPS, MMPS and the supervised sampler.
         model: folder (or Hub id) of the inference model of LAVPS (or MGPS), of the conditional denoiser of
-            "supervised"; "likelihood-step" is the warm start without training.
+            "supervised"; "likelihood-step" is the warm start without training, "gentle-step" its gentle form.
     """
 
     sampler: SamplerName
@@ -151,7 +152,7 @@ class Method:
         """What a table groups it under: the sampler, and the minimiser where there is one."""
         if self.sampler == "mgdm":
             return f"MGDM, {_NAMES[self.minimizer]}"
-        if self.model == LIKELIHOOD_STEP:
+        if self.model in UNTRAINED:
             return "Likelihood step"
         if self.sampler == "mgps" and self.model is not None:
             return "MGPS, warm start"
@@ -169,6 +170,7 @@ class Method:
             used = self.settings()
             words += [f"window {1 - self.r_switch:.0%}"] if used["r_switch"] else []
             words += [f"model {1 - used['r_model']:.0%}"] if used.get("r_model") else []
+            words += ["gentle steps"] if self.model == GENTLE_STEP else []
             if self.sampler == "lavps" and self.r_step is not None:
                 words.append(f"likelihood step {1 - self.r_step:.0%}")
             words += [f"M={self.denoising_steps}"] if self.denoising_steps > 1 else []

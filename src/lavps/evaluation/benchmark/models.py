@@ -18,7 +18,7 @@ from ...priors import EDMPrior, NetworkPrior
 from ...priors.precision import in_half, with_autocast
 from ...problem import InverseProblem
 from ...samplers import OutOfDistributionWarning, Posterior, Sampler
-from .methods import LIKELIHOOD_STEP, Method
+from .methods import LIKELIHOOD_STEP, UNTRAINED, Method
 
 Precision = Literal["fp32", "bf16"]
 
@@ -46,8 +46,8 @@ class Models:
         """What ``method.model`` names; None where it names nothing."""
         if method.model is None:
             return None
-        if method.model == LIKELIHOOD_STEP:
-            return LikelihoodStep()
+        if method.model in UNTRAINED:
+            return LikelihoodStep() if method.model == LIKELIHOOD_STEP else LikelihoodStep.gentle()
         key = (method.model, method.sampler == "supervised")
         if key not in self._loaded:
             model: Any
@@ -75,6 +75,6 @@ class Models:
     def hashes(self, method: Method) -> dict[str, str]:
         """What tells the weights it runs with from others."""
         known = {"prior": self.prior.weights_hash or ""}
-        if method.model in (None, LIKELIHOOD_STEP):
+        if method.model in (None, *UNTRAINED):
             return known
         return known | {"model": read_config(method.model).weights_hash}

@@ -56,7 +56,11 @@ class OutOfDistribution(Table):
         ]
         rows = [self.row(records, record) for record in records]
         shown = [f"**{TITLES[task]}**\n\n![{task}]({STUDY}/{task}.png)" for task in TITLES]
-        self.publish(STUDY, records, table=markdown_table(head, rows), pictures="\n\n".join(shown))
+        kept = [
+            {"task": task, "name": "kept by time", "times": times, "kept": shares}
+            for task, (times, shares) in acceptance.items()
+        ]
+        self.publish(STUDY, records + kept, table=markdown_table(head, rows), pictures="\n\n".join(shown))
 
     def methods(self, trained: str) -> dict[str, Method]:
         """MGDM, and LAVPS with the same settings and with fewer gradients, at every budget; the supervised network."""

@@ -16,14 +16,15 @@ from lavps.evaluation.benchmark.protocol import Results
 from lavps.evaluation.benchmark.report import markdown_table, match_table
 
 HERE = Path(__file__).parent
+UNTRAINED = {"Likelihood step": "without training"}
 
 
-def matched(tasks: dict[str, Results]) -> str:
-    """LAVPS against the baseline's front, all tasks in one table."""
+def matched(tasks: dict[str, Results], family: str) -> str:
+    """A family of methods against the baseline's front, all tasks in one table."""
     head: list[str] = []
     lines = []
     for task, results in tasks.items():
-        head, rows = match_table(results, [m for m in results.matches if m["family"] == "LAVPS"])
+        head, rows = match_table(results, [m for m in results.matches if m["family"] == family])
         lines += [[TITLES.get(task, task), *cells] for cells in rows]
     return markdown_table(["task", *head], lines)
 
@@ -39,10 +40,15 @@ def sentences(task: str, paper: Results, best: Results) -> str:
     """The range of speed-ups of a task, in both comparisons."""
     parts = []
     for name, results in (("against the paper's MGDM", paper), ("best against best", best)):
-        found = [m for m in results.matches if m["family"] == "LAVPS"]
-        ratios = [m["speed_up"] for m in found if m["candidate"] is not None]
-        span = f"{min(ratios):.2f} to {max(ratios):.2f} times cheaper" if ratios else "no match"
-        parts.append(f"{name} {span} ({len(ratios)} of {len(found)} points matched)")
+        words = []
+        for family in ("LAVPS", "Likelihood step"):
+            found = [m for m in results.matches if m["family"] == family]
+            ratios = [m["speed_up"] for m in found if m["candidate"] is not None]
+            span = f"{min(ratios):.2f} to {max(ratios):.2f} times cheaper" if ratios else "no match"
+            words.append(
+                f"{UNTRAINED.get(family, family)} {span} ({len(ratios)} of {len(found)} points matched)"
+            )
+        parts.append(f"{name}, {', '.join(words)}")
     return f"- **{TITLES.get(task, task)}**: {'; '.join(parts)}."
 
 
@@ -122,8 +128,10 @@ def write_page(config: Study, command: str, paper: dict[str, Results], best: dic
             margin=one.margin,
             alpha=one.alpha,
             tried="; ".join(f"{TITLES.get(task, task)}: {tried(results)}" for task, results in paper.items()),
-            paper=matched(paper),
-            best=matched(best),
+            paper=matched(paper, "LAVPS"),
+            paper_steps=matched(paper, "Likelihood step"),
+            best=matched(best, "LAVPS"),
+            best_steps=matched(best, "Likelihood step"),
             training=markdown_table(head, training),
             images="\n\n".join(images),
             reading=(HERE / "speedup_reading.md").read_text().strip(),

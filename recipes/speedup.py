@@ -29,7 +29,7 @@ from zoo import add_front
 
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
-MOST = {PAPER: 2, BEST: 4, "LAVPS": 7, "Likelihood step": 3}
+MOST = {PAPER: 2, BEST: 4, "LAVPS": 7, "Likelihood step": 5}
 STEPS = (12, 25, 50, 100)
 Stage = Literal["measure", "adam", "mgdm", "lavps", "test", "time", "page"]
 
@@ -98,6 +98,7 @@ def untrained() -> list[Method]:
         after | {"gradient_steps_start": 0, "r_step": 0.2},
         after | {"gradient_steps_start": 0, "r_model": 0.0, "model": GENTLE_STEP},
         after | {"gradient_steps_end": 0, "r_switch": 0.5, "minimizer": "whitened"},
+        after | {"gradient_steps_end": 0, "r_switch": 0.7, "r_step": 0.7, "minimizer": "whitened"},
     ]
     return [Method("lavps", num_steps=k, **level) for k, level in product(STEPS, levels)]
 

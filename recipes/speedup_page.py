@@ -44,7 +44,8 @@ def sentences(task: str, paper: Results, best: Results) -> str:
         for family in ("LAVPS", "Likelihood step"):
             found = [m for m in results.matches if m["family"] == family]
             ratios = [m["speed_up"] for m in found if m["candidate"] is not None]
-            span = f"{min(ratios):.2f} to {max(ratios):.2f} times cheaper" if ratios else "no match"
+            ends = sorted({f"{ratio:.2f}" for ratio in ratios}, key=float)
+            span = f"{' to '.join(dict.fromkeys([ends[0], ends[-1]]))} times cheaper" if ends else "no match"
             words.append(
                 f"{UNTRAINED.get(family, family)} {span} ({len(ratios)} of {len(found)} points matched)"
             )

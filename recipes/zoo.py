@@ -56,7 +56,7 @@ INFERENCE = COMMON | {
 
 # Told nothing yet, a conditional denoiser is the prior: so it begins with it.
 SUPERVISED = PRIOR | {
-    "begin-with": "zoo/faces64", "batch-size": 64, "steps": 240, "learning-rate": 3e-4, "warmup-steps": 40,
+    "batch-size": 64, "steps": 240, "learning-rate": 3e-4, "warmup-steps": 40,
     "ema-decay": 0.99, "validate-every": 120, "checkpoint-every": 80, "preview-every": 240,
 }  # fmt: skip
 FAMILY = {"steps": 600, "validate-every": 300, "checkpoint-every": 100, "preview-every": 600}
@@ -99,6 +99,8 @@ class Model:
         }
         if self.kind == "inference":
             options["prior"] = zoo / self.data
+        if self.kind == "conditional":
+            options["begin-with"] = zoo / self.data
         words = [
             word
             for name, value in (options | self.options).items()

@@ -137,7 +137,7 @@ class DenoiserTask:
         bins: times at which it is validated.
         preview_samples: images of a preview.
         preview_steps: DDIM steps of a preview.
-        origin: hash of the weights that the network begins with, if they are of another training.
+        begun: what the network began with, for the record; empty for weights drawn anew.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class DenoiserTask:
         bins: int = 8,
         preview_samples: int = 16,
         preview_steps: int = 50,
-        origin: str = "",
+        begun: Mapping[str, Any] | None = None,
     ) -> None:
         self.network = network
-        self.begun = {"begun_with": origin} if origin else {}
+        self.begun = dict(begun or {})
         self.denoising = Denoising(schedule, tuple(image_shape), prediction, times, seed, bins)
         self.description = dict(description or {})
         self.preview_samples, self.preview_steps = preview_samples, preview_steps

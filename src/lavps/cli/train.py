@@ -115,12 +115,13 @@ class _TrainDenoiser(Training):
     times: Times = "uniform"  # how times are drawn
     begin_with: Path | None = None  # prior of the same network, to begin with its weights
 
-    def built(self, network: dict[str, Any]) -> tuple[nn.Module, str]:
-        """A new network of this description, and the hash of the weights it begins with, if any."""
+    def built(self, network: dict[str, Any]) -> tuple[nn.Module, dict[str, str]]:
+        """A new network of this description, and for the record what it begins with, if anything."""
         module = build_seeded(network, self.trainer.seed)
         if self.begin_with is None:
-            return module, ""
-        return module, begin_with(module, self.begin_with, SCHEDULES[self.schedule](), self.prediction)
+            return module, {}
+        origin = begin_with(module, self.begin_with, SCHEDULES[self.schedule](), self.prediction)
+        return module, {"begun_with": origin}
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -135,7 +136,7 @@ class TrainPrior(_TrainDenoiser):
     def plan(self) -> tuple[Task, Writer]:
         """The task of denoising."""
         network = describe_network(self.network, self.channels, self.channels)
-        module, origin = self.built(network)
+        module, begun = self.built(network)
         task = DenoiserTask(
             module,
             SCHEDULES[self.schedule](),
@@ -144,7 +145,7 @@ class TrainPrior(_TrainDenoiser):
             times=self.times,
             seed=self.trainer.seed,
             description=network,
-            origin=origin,
+            begun=begun,
         )
 
         def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
@@ -169,9 +170,8 @@ class TrainConditional(_TrainDenoiser):
             self.channels,
             fused_channels=self.channels if told.is_fused else 0,
         )
-        module, origin = self.built(network)
+        module, begun = self.built(network)
         model = ConditionalDenoiser(module, conditioning, SCHEDULES[self.schedule](), self.prediction)
-        begun = {"begun_with": origin} if origin else {}
         task = ConditionalTask(
             model,
             family,

@@ -52,6 +52,8 @@ class Config(Study):
     """A front's settings that are this much worse than its best, in LPIPS, are left out."""
     first: int | None = None
     """Test on this many of the test images only; a later run without this goes on to all."""
+    fewest: int | None = None
+    """Show also settings that were tested on this many images; default ``first``, or all."""
     turns: int = 6
     """Images to time."""
     install: bool = False
@@ -73,9 +75,10 @@ def designed(model: str | None) -> list[Method]:
             {"gradient_steps_start": 1, "gradient_steps_end": 3, "r_switch": 0.8},
         ]
         return [Method("mgdm", num_steps=k, **level) for k, level in product(STEPS, levels)]
-    # A model at every step, or first and then a likelihood step; then with gradients in the last steps as well.
+    # A model at every step, or first and then a likelihood step; with gradients in the last steps, or in the first.
     then: dict[str, Any] = {"safeguard": False, "r_step": 0.5}
     last = then | {"gradient_steps_end": 1, "r_model": 0.0, "minimizer": "whitened"}
+    first = last | {"gradient_steps_start": 1, "gradient_steps_end": 0}
     levels = [
         {"safeguard": False},
         then,
@@ -83,9 +86,11 @@ def designed(model: str | None) -> list[Method]:
         last | {"r_switch": 0.9},
         last | {"r_switch": 0.7},
         {"probe_every": 4, "r_step": 0.5},
+        first | {"r_switch": 0.5},
+        first | {"r_switch": 0.7, "r_step": 0.7},
     ]
     return [
-        Method("lavps", num_steps=k, gradient_steps_start=0, model=model, **level)
+        Method("lavps", num_steps=k, model=model, **{"gradient_steps_start": 0} | level)
         for k, level in product(STEPS, levels)
     ]
 
@@ -137,10 +142,10 @@ def time(config: Config, benchmark: Benchmark) -> None:
     matches = [
         match
         for baseline in (PAPER, BEST)
-        for match in conclude(benchmark, baseline, first=config.first).matches
+        for match in conclude(benchmark, baseline, fewest=config.fewest or config.first).matches
     ]
     keys = sorted({match[name] for match in matches for name in ("reference", "candidate") if match[name]})
-    tested = benchmark.runs("test").methods(config.first or len(given), len(given))
+    tested = benchmark.runs("test").methods(config.fewest or config.first or len(given), len(given))
     methods = {method.key: method for method in tested}
     timer = Timer(benchmark.path / "timing", given, config.models(benchmark), benchmark.settings.seed)
     timer.run([methods[key] for key in keys], config.turns)
@@ -160,8 +165,8 @@ def main(config: Config) -> None:
             elif stage == "time":
                 time(config, benchmark)
             elif stage == "page":
-                best[task] = conclude(benchmark, BEST, first=config.first)
-                paper[task] = conclude(benchmark, PAPER, first=config.first)
+                best[task] = conclude(benchmark, BEST, fewest=config.fewest or config.first)
+                paper[task] = conclude(benchmark, PAPER, fewest=config.fewest or config.first)
                 write_report(benchmark)
                 for file in install_fronts(benchmark.path) if config.install else ():
                     add_front(file.parent)
@@ -176,7 +181,8 @@ def command(config: Config) -> str:
     words = ["python recipes/speedup.py"]
     words += [] if config.tasks == TASKS else ["--tasks", *config.tasks]
     words += [] if config.grid == "subset" else ["--grid", config.grid]
-    return " ".join(words + ([] if config.first is None else [f"--first {config.first}"]))
+    numbers = {"--first": config.first, "--fewest": config.fewest}
+    return " ".join(words + [f"{name} {number}" for name, number in numbers.items() if number is not None])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from lavps.amortization.inference import InferenceTask
 from lavps.amortization.model import InferenceModel
 from lavps.evaluation import oracle_mixture, oracle_problem, score
 from lavps.networks import MLP, LikelihoodGradient, MLPConfig, Palette, build_network
-from lavps.operators import AveragePool, HDRClip, Mask
+from lavps.operators import AveragePool, Blur, HDRClip, Mask
 from lavps.operators.families import FixedOperator, RandomPixels
 from lavps.samplers import UniformMidpoint
 
@@ -55,6 +55,19 @@ def test_an_untrained_model_leaves_mgdm_as_it_is() -> None:
     for safeguard in (True, False):
         warm = lavps.LAVPS(PRIOR, model(), safeguard=safeguard, **options).sample(problem).samples
         torch.testing.assert_close(warm, plain, atol=1e-6, rtol=1e-5)
+
+
+def test_the_shortcut_is_the_likelihood_step_solved() -> None:
+    context = source(family=FixedOperator(Blur(torch.ones(3, 3)))).draw(clean(), ITEMS)
+    untrained = model()
+    assert untrained.gate is not None
+    with torch.no_grad():
+        untrained.gate[-1].bias.fill_(1.0)
+    bounded = untrained(context).mean
+    untrained.solver_steps = 3
+    solved = lavps.LikelihoodStep(data_variance=0.25, solver_steps=3)(context).mean
+    torch.testing.assert_close(untrained(context).mean, solved)
+    assert float((solved - bounded).norm() / (solved - context.bridge.mean).norm()) > 0.05
 
 
 def test_a_row_of_the_model_knows_nothing_of_the_others() -> None:

@@ -53,6 +53,18 @@ def test_a_model_written_and_loaded_predicts_the_same(tmp_path: Path, dtype: tor
     lavps.LAVPS(PRIOR, loaded, num_steps=5, gradient_steps_start=0).sample(problem)
 
 
+def test_the_shortcut_is_loaded_as_it_was_trained(tmp_path: Path) -> None:
+    trained = task()
+    trained.network.solver_steps = 3
+    save_inference_model(tmp_path / "model", trained, NETWORK, (1, 8, 8))
+    assert load_inference_model(tmp_path / "model").solver_steps == 3
+    file = tmp_path / "model" / "config.json"
+    config = json.loads(file.read_text())
+    del config["conditioning"]["solver_steps"]  # a folder of the first release
+    file.write_text(json.dumps(config))
+    assert load_inference_model(tmp_path / "model").solver_steps == 0
+
+
 def test_the_folder_says_what_the_model_is_for(tmp_path: Path) -> None:
     saved(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())

@@ -190,8 +190,18 @@ def _reach(context: Context, data_variance: float) -> Tensor:
     return context.bridge.log_std.exp() * per_sample(slope, context.x_0)
 
 
+def _solved(context: Context, data_variance: float, solver_steps: int) -> Tensor:
+    """The u of :class:`LikelihoodStep`, by conjugate gradients."""
+    problem, x_0 = context.problem, context.x_0.detach()
+    reach, stiffness = _reach(context, data_variance), problem.stiffness(x_0)
+    pull = reach * problem.pull(x_0)
+    return conjugate_gradient(lambda u: u + reach * stiffness(reach * u), pull, solver_steps, 1e-6)
+
+
 @torch.no_grad()
-def likelihood_step(context: Context, data_variance: float = 0.25) -> tuple[Tensor, Tensor]:
+def likelihood_step(
+    context: Context, data_variance: float = 0.25, solver_steps: int = 0
+) -> tuple[Tensor, Tensor]:
     r"""The step of the mean, in units of the bridge's spread, that guidance would take were D linear.
 
     .. math:: u(c) = \sigma_b J A^T W (y - A x_0) / (1 + \sigma_b^2 J^2 h), \qquad
@@ -203,6 +213,8 @@ def likelihood_step(context: Context, data_variance: float = 0.25) -> tuple[Tens
     Args:
         context: c, B rows.
         data_variance: v; 1/4 suits images in [-1, 1].
+        solver_steps: above 0, u is what :class:`LikelihoodStep` solves for, by as many steps of conjugate
+            gradients: the same where A A^T is a multiple of the identity, longer where A blurs.
 
     Returns:
         u (B, C, *spatial) and the stiffness :math:`1 + \sigma_b^2 J^2 h` (B,).
@@ -210,6 +222,8 @@ def likelihood_step(context: Context, data_variance: float = 0.25) -> tuple[Tens
     problem, x_0 = context.problem, context.x_0.detach()
     reach = _reach(context, data_variance)
     stiffness = 1.0 + reach.reshape(-1).square() * problem.curvature(x_0)
+    if solver_steps:
+        return _solved(context, data_variance, solver_steps), stiffness
     return reach / per_sample(stiffness, x_0) * problem.pull(x_0), stiffness
 
 
@@ -252,10 +266,7 @@ class LikelihoodStep:
     @torch.no_grad()
     def __call__(self, context: Context) -> DiagonalGaussian:
         """The bridge with its mean moved by u(c)."""
-        bridge, problem, x_0 = context.bridge, context.problem, context.x_0.detach()
-        reach, stiffness = _reach(context, self.data_variance), problem.stiffness(x_0)
-        pull = reach * problem.pull(x_0)
-        u = conjugate_gradient(lambda u: u + reach * stiffness(reach * u), pull, self.solver_steps, 1e-6)
+        bridge, u = context.bridge, _solved(context, self.data_variance, self.solver_steps)
         return DiagonalGaussian(bridge.mean + bridge.log_std.exp() * u, bridge.log_std.expand_as(u))
 
     def start(self, objective: Objective, differentiable: bool) -> Start:

@@ -113,11 +113,25 @@ def test_every_baseline_point_meets_the_cheapest_that_is_as_good(benchmark: Benc
     strict = {m["reference"]: m["candidate"] for m in conclude(benchmark, margin=0.0).matches}
     assert strict[mgdm(20).key] == lavps(20).key
     assert strict[mgdm(40).key] == lavps(30).key
-    early = conclude(benchmark, first=5)
-    assert early.counts["test"] == 5
-    assert {match["test"]["n"] for match in early.matches if match["candidate"]} == {5}
     other = conclude(benchmark, baseline="LAVPS").matches
     assert {match["family"] for match in other} == {"MGDM, Adam"}
+
+
+def test_a_pair_is_compared_on_the_images_that_both_have(benchmark: Benchmark) -> None:
+    file = benchmark.runs("test").path / f"{lavps(20).key}.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:5]))
+    without = {m["reference"]: m["candidate"] for m in conclude(benchmark).matches}
+    assert without[mgdm(40).key] == lavps(30).key
+    found = {match["reference"]: match for match in conclude(benchmark, fewest=5).matches}
+    middle, cheap = found[mgdm(40).key], found[mgdm(20).key]
+    assert (middle["candidate"], middle["images"], middle["test"]["n"]) == (lavps(20).key, 5, 5)
+    assert cheap["images"] == len(lines)
+    scores = [row["lpips"] for row in benchmark.runs("test").rows(mgdm(40).key)]
+    assert middle["scores"][0] == pytest.approx(sum(scores[:5]) / 5)
+    assert middle["scores"][0] != pytest.approx(sum(scores) / len(scores), abs=1e-6)
+    table = write_report(benchmark).with_suffix(".md").read_text().splitlines()
+    assert " 5 |" in next(line for line in table if "K=40" in line)
 
 
 def test_the_report_is_made_from_the_results_alone(benchmark: Benchmark) -> None:

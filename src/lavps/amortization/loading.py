@@ -99,6 +99,7 @@ def save_inference_model(
             "channels": [_describe(part) for part in model.conditioning],
             "likelihood_step": model.gate is not None,
             "data_variance": model.data_variance,
+            "solver_steps": model.solver_steps,
         },
         operator=_measurement(described),
         window={name: described[name] for name in _WINDOW},
@@ -129,6 +130,7 @@ def load_inference_model(
         _built(about["channels"]),
         about["likelihood_step"],
         about["data_variance"],
+        about.get("solver_steps", 0),
     )
     load_weights(folder, model, config)
     model.eval().requires_grad_(False).to(device)

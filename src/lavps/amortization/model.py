@@ -37,6 +37,7 @@ class InferenceModel(nn.Module):
         conditioning: what the network is told of the measurement, as channels.
         likelihood_step: whether it is told u(c), and has the shortcut.
         data_variance: v.
+        solver_steps: of u; 0 is the bound, a few solve for it, which an operator that blurs is worth.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class InferenceModel(nn.Module):
         conditioning: Sequence[Conditioning],
         likelihood_step: bool = True,
         data_variance: float = 0.25,
+        solver_steps: int = 0,
     ) -> None:
         super().__init__()
         self.network = network
         self.conditioning = tuple(conditioning)
         self.data_variance = data_variance
+        self.solver_steps = solver_steps
         self.check_prior: Callable[[Prior], None] | None = None  # set by what loads a checkpoint
         self.gate: nn.Module | None = None
         if likelihood_step:
@@ -74,7 +77,7 @@ class InferenceModel(nn.Module):
         t, s = (self._clock(time, x_t) for time in (context.t, context.s))
         bridge, step, gate = context.bridge, None, None
         if self.gate is not None:
-            step, stiffness = likelihood_step(context, self.data_variance)
+            step, stiffness = likelihood_step(context, self.data_variance, self.solver_steps)
             scale = bridge.log_std.to(x_t).reshape(-1).float() / 4
             numbers = [s, t, scale, stiffness.float().log() / 8]
             gate = self.gate(torch.stack([n.expand(len(x_t)) for n in numbers], dim=1))

@@ -29,9 +29,16 @@ from ..schedule import Cosine, Flow, Schedule, VPLinear
 ScheduleName = Literal["flow", "vp", "cosine"]
 ConditioningName = Literal["palette", "gradient", "palette+gradient", "invfusion"]
 NetworkName = Literal[
-    "unet-tiny", "unet-small", "hdit-tiny", "hdit-small", "hdit-ffhq256", "hdit-imagenet256"
+    "unet-mini", "unet-tiny", "unet-small", "hdit-tiny", "hdit-small", "hdit-ffhq256", "hdit-imagenet256"
 ]
 SCHEDULES: dict[ScheduleName, Callable[[], Schedule]] = {"flow": Flow, "vp": VPLinear, "cosine": Cosine}
+
+
+def _unet_mini(in_channels: int, out_channels: int) -> UNetConfig:
+    """1.6 million parameters: enough late in a run, where the likelihood step is most of the answer."""
+    return UNetConfig(
+        in_channels, out_channels, patch=4, widths=(48, 96), depth=1, attention=(1,), condition_width=64
+    )
 
 
 def _unet_tiny(in_channels: int, out_channels: int) -> UNetConfig:
@@ -51,6 +58,7 @@ def _hdit_imagenet256(in_channels: int, out_channels: int) -> HDiTConfig:
 
 
 _NETWORKS: dict[NetworkName, Callable[[int, int], HDiTConfig | UNetConfig]] = {
+    "unet-mini": _unet_mini,
     "unet-tiny": _unet_tiny,
     "unet-small": unet_small,
     "hdit-tiny": hdit_tiny,

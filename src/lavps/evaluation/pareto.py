@@ -20,7 +20,7 @@ __all__ = ["Match", "Point", "cheapest_matching", "front_of", "pareto_front"]
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -95,6 +95,12 @@ class Match:
     test: NonInferiority | None
 
     @property
+    def common(self) -> tuple[Point, Point]:
+        """The two, on the images that both have; there must be a candidate."""
+        assert self.candidate is not None
+        return _common(self.reference, self.candidate)
+
+    @property
     def speed_up(self) -> float:
         """The reference's cost over the candidate's; NaN where nothing matches."""
         return math.nan if self.candidate is None else self.reference.cost / self.candidate.cost
@@ -110,7 +116,8 @@ def cheapest_matching(
 
     Args:
         reference: points to match, usually a front; scores (n,).
-        candidates: points of the other method, on the same n images in the same order.
+        candidates: points of the other method, on the same images in the same order; where one has fewer, a
+            pair is compared on the images that both have.
         margin: loss of quality that does not matter, in units of the score.
         alpha: level of every test.
 
@@ -121,9 +128,16 @@ def cheapest_matching(
     return [_cheapest(point, by_cost, margin, alpha) for point in reference]
 
 
+def _common(first: Point, second: Point) -> tuple[Point, Point]:
+    """Both points on as many images as the one of fewer has."""
+    count = min(len(first.scores), len(second.scores))
+    return replace(first, scores=first.scores[:count]), replace(second, scores=second.scores[:count])
+
+
 def _cheapest(reference: Point, by_cost: Sequence[Point], margin: float, alpha: float) -> Match:
     for candidate in by_cost:
-        test = non_inferiority(reference.scores, candidate.scores, margin, alpha)
+        first, second = _common(reference, candidate)
+        test = non_inferiority(first.scores, second.scores, margin, alpha)
         if test.is_non_inferior:
             return Match(reference, candidate, test)
     return Match(reference, None, None)

@@ -174,7 +174,11 @@ class TiledNetwork(nn.Module):
 def tiled_model(model: InferenceModel, window: tuple[int, ...], batch: int = 16) -> InferenceModel:
     """An inference model for windows as one for images of any size; its weights are shared, not copied."""
     tiled = InferenceModel(
-        TiledNetwork(model.network, window, batch), model.conditioning, False, model.data_variance
+        TiledNetwork(model.network, window, batch),
+        model.conditioning,
+        False,
+        model.data_variance,
+        model.solver_steps,
     )
     tiled.gate = model.gate
     if (check := model.check_prior) is not None:

@@ -59,12 +59,10 @@ class Benchmark:
     Attributes:
         path: of the folder.
         settings: what is the same for everything in it.
-        first: look at the rows of this many test images only; default all.
     """
 
     path: Path
     settings: BenchmarkSettings
-    first: int | None = None
 
     @classmethod
     def create(
@@ -104,7 +102,7 @@ class Benchmark:
 
     def runs(self, split: str) -> RunFolder:
         """Where a split's rows lie."""
-        return RunFolder(self.path / split, self.first if split == "test" else None)
+        return RunFolder(self.path / split)
 
     def runner(self, split: str, models: Models, lpips: LPIPS, **options: Any) -> Runner:
         """What runs methods on a split; the options are :class:`Runner`'s."""

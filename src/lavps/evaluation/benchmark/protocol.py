@@ -16,7 +16,7 @@ __all__ = ["BASELINE", "Results", "conclude", "fronts", "row_means"]
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def conclude(
     baseline: str = BASELINE,
     margin: float = 0.003,
     alpha: float = 0.05,
-    first: int | None = None,
+    fewest: int | None = None,
 ) -> Results:
     """The results of all that has been run so far, also written to ``results.json``.
 
@@ -131,14 +131,13 @@ def conclude(
         baseline: a group of methods, as :meth:`Method.is_of` reads it; its front on the validation images.
         margin: loss of LPIPS that does not matter.
         alpha: level of every test.
-        first: conclude from this many test images, where not all have been run; default all.
+        fewest: consider also methods that were run on this many test images, not on all; a pair is compared
+            on the images that both have.
     """
-    benchmark = replace(benchmark, first=first)
     sets = [s for s in ("validation", "test") if (benchmark.path / "measurements" / f"{s}.json").exists()]
     counts = {split: benchmark.measurements(split).settings.count for split in sets}
-    if first is not None and "test" in counts:
-        counts["test"] = min(first, counts["test"])
-    methods = {split: benchmark.runs(split).methods(count) for split, count in counts.items()}
+    least = counts | ({} if fewest is None else {"test": min(fewest, counts.get("test", fewest))})
+    methods = {split: benchmark.runs(split).methods(least[split], counts[split]) for split in sets}
     turns = read_rows(benchmark.path / "timing" / "turns.jsonl")
     timed = {row["key"] for row in turns}
     points = {split: [_describe(benchmark, split, m, turns, timed) for m in methods[split]] for split in sets}
@@ -176,6 +175,7 @@ def _describe(
         "label": method.label,
         "method": method.settings(),
         "cost": scores.cost,
+        "images": n,
         "lpips_error": finite(float(scores.scores.std()) / math.sqrt(n)),
     }
     about |= row_means(rows)
@@ -203,7 +203,7 @@ def _matches(
         for family, members in _by_family(methods).items()
         if not any(method.is_of(baseline) for method in members)
     }
-    if reference and len(reference[0].scores) < 2:
+    if reference and min(len(point.scores) for point in reference) < 2:
         return []  # nothing to test with
     found: list[dict[str, Any]] = []
     for family, candidates in families.items():
@@ -220,7 +220,7 @@ def _describe_match(
     about: dict[str, Any] = {"family": family, "reference": match.reference.name, "candidate": None}
     if match.candidate is None or match.test is None:
         return about
-    first, second = match.reference, match.candidate
+    first, second = match.common
     times = None
     if {first.name, second.name} <= timed and sum(row["key"] == first.name for row in turns) > 1:
         times = asdict(speed_up(turns, first.name, second.name))
@@ -228,6 +228,8 @@ def _describe_match(
     difference = paired_bootstrap(first.scores, second.scores, margin=margin)
     return about | {
         "candidate": second.name,
+        "images": len(first.scores),
+        "scores": [first.score, second.score],
         "speed_up": match.speed_up,
         "time_speed_up": times,
         "test": test,

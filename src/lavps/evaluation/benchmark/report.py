@@ -105,26 +105,28 @@ def _sections(results: Results) -> dict[str, Table]:
 def match_table(results: Results, matches: list[dict[str, Any]]) -> Table:
     """A row for every point of the baseline: what matches it, how well, and what that saves."""
     head = ["baseline", "LPIPS", "cost", "matched by", "LPIPS", "cost", "difference [95 %]", "p", "p < α / P"]
-    head += ["cheaper", "faster [95 %]"]
+    head += ["images", "cheaper", "faster [95 %]"]
     rows = []
     for match in matches:
         first = results.point("test", match["reference"])
         # A group of several families, such as "MGDM", does not say which of them a point is of.
         named = results.baseline.startswith(first["family"])
         label = first["label"] if named else f"{first['family']}, {first['label']}"
-        cells = [label, f"{first['lpips']:.4f}", f"{first['cost']:.0f}"]
         if match["candidate"] is None:
-            rows.append([*cells, "none is non-inferior", *[""] * 7])
+            cells = [label, f"{first['lpips']:.4f}", f"{first['cost']:.0f}", "none is non-inferior"]
+            rows.append([*cells, *[""] * 5, str(first["images"]), "", ""])
             continue
         second, gap, time = (
             results.point("test", match["candidate"]),
             match["bootstrap"],
             match["time_speed_up"],
         )
-        cells += [second["label"], f"{second['lpips']:.4f}", f"{second['cost']:.0f}"]
+        scores = [f"{score:.4f}" for score in match["scores"]]  # on the images that both have
+        cells = [label, scores[0], f"{first['cost']:.0f}"]
+        cells += [second["label"], scores[1], f"{second['cost']:.0f}"]
         cells += [f"{gap['difference']:+.4f} [{gap['lower']:+.4f}, {gap['upper']:+.4f}]"]
         cells += [_p(match["test"]["p_value"]), "yes" if match["passes_corrected"] else "no"]
-        cells += [f"{match['speed_up']:.2f}x"]
+        cells += [str(match["images"]), f"{match['speed_up']:.2f}x"]
         cells += [f"{time['ratio']:.2f}x [{time['lower']:.2f}, {time['upper']:.2f}]" if time else "not timed"]
         rows.append(cells)
     return head, rows
@@ -135,8 +137,8 @@ def _p(value: float) -> str:
 
 
 def _method_table(results: Results, split: str) -> Table:
-    head = ["family", "settings", "front", "LPIPS", "PSNR", "SSIM", "chi²", "cost", "forwards", "backwards"]
-    head += ["model passes", "kept", "seconds", "key"]
+    head = ["family", "settings", "front", "images", "LPIPS", "PSNR", "SSIM", "chi²", "cost", "forwards"]
+    head += ["backwards", "model passes", "kept", "seconds", "key"]
     on_front = {key for keys in results.fronts.values() for key in keys}
     ordered = sorted(
         results.points[split], key=lambda p: (p["family"] != results.baseline, p["family"], p["cost"])
@@ -149,6 +151,7 @@ def _method_row(point: dict[str, Any], on_front: bool) -> list[str]:
         point["family"],
         point["label"],
         "yes" if on_front else "",
+        str(point["images"]),
         f"{_number(point['lpips'], 4)} ± {_number(point['lpips_error'], 4)}",
         _number(point["psnr"], 2),
         _number(point["ssim"], 3),

@@ -43,15 +43,13 @@ class RunFolder:
 
     Attributes:
         path: the folder.
-        first: look at the rows of this many images only; default all.
     """
 
     path: Path
-    first: int | None = None
 
     def rows(self, key: str) -> list[Row]:
         """The rows of a method so far."""
-        return read_rows(self.path / f"{key}.jsonl")[: self.first]
+        return read_rows(self.path / f"{key}.jsonl")
 
     def failure(self, key: str) -> str | None:
         """Why a method cannot be run to its end, if so."""

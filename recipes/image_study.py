@@ -65,6 +65,11 @@ class Study:
         """Folder of the inference model of a task."""
         return str(self.zoo / f"{PRIORS[self.scale]}-{task}")
 
+    def window_model(self, task: str) -> str:
+        """The same, trained for the last steps alone, where there is one."""
+        folder = Path(self.model(task) + "-window")
+        return str(folder) if folder.exists() else self.model(task)
+
     def begin(self, study: str, task: str, noise: float = 0.05) -> Benchmark:
         """The folder of a task, measured; unpacked from what was published where there is none."""
         folder, archive = self.work / study / task, self.archive(study, task)

@@ -43,7 +43,7 @@ class Ablation(Table):
         records = []
         for task in self.tasks:
             methods = {}
-            for end, model in product(ends, (None, self.model(task))):
+            for end, model in product(ends, (None, self.window_model(task))):
                 name = f"{'MGDM' if model is None else 'LAVPS'} {end}"
                 methods[name] = Method(
                     "mgdm" if model is None else "lavps", gradient_steps_end=end, r_switch=0.8, model=model
@@ -136,7 +136,7 @@ class Rivals(Table):
                 "MGPS, K=50": Method("mgps", num_steps=50, minimizer="whitened"),
                 "MGDM, Adam, K=100": Method("mgdm", gradient_steps_end=3, r_switch=0.7),
                 "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
-                "likelihood step, K=50": Method("lavps", num_steps=50, model="likelihood-step", **then),  # type: ignore[arg-type]
+                "likelihood steps, K=50": Method("lavps", num_steps=50, model="gentle-step", **then),  # type: ignore[arg-type]
                 "LAVPS, K=50": Method("lavps", num_steps=50, model=self.model(task), **then),  # type: ignore[arg-type]
                 "LAVPS, K=50, gradients in the last 10 %": Method(
                     "lavps", num_steps=50, model=self.model(task), **last

@@ -47,7 +47,7 @@ class Config(Study):
     screen: int = 8
     """Images a setting is first tried on."""
     trials: int = 8
-    """Of the free searches of MGDM and of LAVPS, besides 24 designed settings each."""
+    """Of the free searches of MGDM and of LAVPS, besides the designed settings."""
     within: float = 0.03
     """A front's settings that are this much worse than its best, in LPIPS, are left out."""
     first: int | None = None
@@ -63,7 +63,7 @@ class Config(Study):
 
 
 def designed(model: str | None) -> list[Method]:
-    """24 settings that theory suggests, for MGDM or, with a model, for LAVPS: six levels of guidance at four K."""
+    """Settings that theory suggests, for MGDM or, with a model, for LAVPS: levels of guidance at four K."""
     levels: list[dict[str, Any]]
     if model is None:
         levels = [
@@ -95,6 +95,20 @@ def designed(model: str | None) -> list[Method]:
     ]
 
 
+def windowed(model: str) -> list[Method]:
+    """As the paper has it: gradients first, then a model in the last steps, here without more gradients there."""
+    levels: list[dict[str, Any]] = [
+        {"num_steps": 50, "gradient_steps_start": 2, "minimizer": "whitened"},
+        {"num_steps": 100, "gradient_steps_start": 2, "minimizer": "whitened"},
+        {"num_steps": 100, "gradient_steps_start": 1, "learning_rate": 0.01},
+        {"num_steps": 100, "gradient_steps_start": 3, "learning_rate": 0.01},
+    ]
+    return [
+        Method("lavps", gradient_steps_end=0, r_switch=0.7, probe_every=4, model=model, **level)
+        for level in levels
+    ]
+
+
 def untrained() -> list[Method]:
     """No model: likelihood steps under a safeguard; after nothing, after gentle ones, or after MGDM's gradients."""
     after = {"safeguard": False, "r_model": 1.0, "r_step": 0.5, "model": LIKELIHOOD_STEP}
@@ -121,6 +135,7 @@ def sweep(config: Config, benchmark: Benchmark, task: str, stage: Stage) -> None
     model = config.model(task) if stage == "lavps" else None
     if model is not None:
         study("untrained").grid(untrained())
+        study("windowed").grid(windowed(config.window_model(task)))
     sampler: Literal["mgdm", "lavps"] = "mgdm" if model is None else "lavps"
     study(f"designed {sampler}").grid(designed(model))
     study(f"free {sampler}").search(sampler, model, config.trials)

@@ -41,7 +41,7 @@ def write_shard(path: Path, count: int, side: int) -> None:
             shard.addfile(entry, data)
 
 
-@pytest.mark.parametrize("name", ["zoo.py", "speedup.py", "architectures.py"])
+@pytest.mark.parametrize("name", ["zoo.py", "speedup.py", "architectures.py", "conditionings.py"])
 def test_a_recipe_says_what_it_does(name: str) -> None:
     assert "usage:" in run(name, "--help")
 

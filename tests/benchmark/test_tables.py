@@ -1,0 +1,57 @@
+"""The tables on images, from a data shard to a page, on tiny random models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from benchmark.conftest import Assets
+from test_recipes import run
+
+
+@pytest.fixture(scope="module")
+def places(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options of a recipe: a zoo of a prior and a model, shards, LPIPS weights, somewhere to write."""
+    folder = tmp_path_factory.mktemp("tables")
+    for source, name in ((assets.prior, "faces64"), (assets.inference, "faces64-sr4")):
+        shutil.copytree(source, folder / "zoo" / name)
+    for split, name in (("validation", "val"), ("test", "test")):
+        with tarfile.open(folder / f"faces64-{name}.tar", "w") as shard:
+            for picture in sorted((assets.folder / split).glob("*.png")):
+                shard.add(picture, picture.name)
+    options = {
+        "data": folder, "zoo": folder / "zoo", "lpips": assets.lpips, "work": folder / "work",
+        "pages": folder / "pages", "tasks": "sr4",
+        "validation-count": 2, "test-count": 4, "count": 3, "batch-size": 2,
+    }  # fmt: skip
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def test_a_table_is_made_and_made_again_from_its_rows(places: list[str]) -> None:
+    pages = Path(places[places.index("--pages") + 1])
+    run("image_tables.py", "windows", *places, "--num-steps", "6")
+    page, records = (pages / "windows.md").read_text(), json.loads((pages / "windows.json").read_text())
+    assert (pages / "windows.png").stat().st_size > 10_000
+    assert [record["name"] for record in records][:2] == ["0%", "10%"]
+    assert {record["images"] for record in records} == {3}
+    for record in records:
+        assert f"{record['lpips']:.4f}" in page
+    assert records[0]["backwards"] > 0 == records[-1]["backwards"]
+    assert records[-1]["model_forwards"] > 0 == records[0]["model_forwards"]
+    shutil.rmtree(pages.parent / "work")  # what was published is enough to go on from
+    run("image_tables.py", "windows", *places, "--num-steps", "6")
+    assert json.loads((pages / "windows.json").read_text()) == records
+
+
+def test_the_coverage_of_intervals_is_measured(places: list[str]) -> None:
+    pages = Path(places[places.index("--pages") + 1])
+    run("image_tables.py", "calibration", *places, "--samples", "4")
+    records = json.loads((pages / "image_calibration.json").read_text())
+    assert [record["name"] for record in records] == ["MGDM, whitened, K=50", "LAVPS, K=50"]
+    for record in records:
+        assert 0 <= record["coverage"][0] <= record["coverage"][1] <= record["coverage"][2] <= 1
+        assert record["psnr_mean"] > record["psnr_sample"]

@@ -11,6 +11,7 @@ from image_table import Table, compared, error, find
 from lavps.evaluation.benchmark import Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure, method_grid
 from lavps.evaluation.benchmark.report import markdown_table
+from zoo import add_measured
 
 STUDY = "out_of_distribution"
 SHIFTS = (
@@ -60,6 +61,24 @@ class OutOfDistribution(Table):
             {"task": task, "name": "kept by time", "times": times, "kept": shares}
             for task, (times, shares) in acceptance.items()
         ]
+        for trained, *_ in SHIFTS:
+            told = [r for r in records if r["method"].get("model") == self.model(trained)]
+            numbers = [
+                [
+                    TITLES[r["task"]],
+                    r["name"],
+                    f"{r['lpips']:.4f} ± {error(r):.4f}",
+                    f"{r['psnr']:.2f}",
+                    f"{r['cost']:.0f}",
+                ]
+                for r in told
+            ]
+            add_measured(
+                Path(self.model(trained)),
+                f"{STUDY}.md",
+                ["measurement", "settings", "LPIPS", "PSNR", "cost"],
+                numbers,
+            )
         self.publish(STUDY, records + kept, table=markdown_table(head, rows), pictures="\n\n".join(shown))
 
     def methods(self, trained: str) -> dict[str, Method]:

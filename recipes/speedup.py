@@ -19,13 +19,11 @@ import tyro
 
 from image_study import TASKS, Study
 from lavps.evaluation.benchmark import Benchmark, Method, Sweep, conclude, fronts, paper_grid, paper_subset
-from lavps.evaluation.benchmark.export import install_fronts
 from lavps.evaluation.benchmark.methods import GENTLE_STEP, LIKELIHOOD_STEP
 from lavps.evaluation.benchmark.protocol import Results
 from lavps.evaluation.benchmark.report import write_report
 from lavps.evaluation.benchmark.timing import Timer
 from speedup_page import write_page
-from zoo import add_front
 
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
@@ -56,8 +54,6 @@ class Config(Study):
     """Show also settings that were tested on this many images; default ``first``, or all."""
     turns: int = 6
     """Images to time."""
-    install: bool = False
-    """Write the fronts into the models of the zoo and their cards."""
     dear_first: bool = False
     """Test the dearest settings first: for a second process beside the first."""
 
@@ -183,8 +179,6 @@ def main(config: Config) -> None:
                 best[task] = conclude(benchmark, BEST, fewest=config.fewest or config.first)
                 paper[task] = conclude(benchmark, PAPER, fewest=config.fewest or config.first)
                 write_report(benchmark)
-                for file in install_fronts(benchmark.path) if config.install else ():
-                    add_front(file.parent)
             if stage != "measure":
                 config.pack("speedup", benchmark, task)
     if paper:

@@ -14,6 +14,7 @@ from lavps.amortization.checkpoint import read_config
 from lavps.evaluation.benchmark.figures import draw_front, family_colours, matplotlib_figure
 from lavps.evaluation.benchmark.protocol import Results
 from lavps.evaluation.benchmark.report import markdown_table, match_table
+from zoo import add_measured
 
 HERE = Path(__file__).parent
 UNTRAINED = {"Likelihood step": "without training"}
@@ -94,6 +95,20 @@ def figure(all_results: Sequence[tuple[str, Results]], target: Path) -> None:
     drawing.savefig(target, dpi=130)
 
 
+def tell_models(results: Results) -> None:
+    """What was measured of every inference model, on its card."""
+    by_model: dict[str, list[dict[str, Any]]] = {}
+    for point in sorted(results.points["test"], key=lambda point: point["cost"]):
+        if Path(model := point["method"].get("model") or "").is_dir() and point["family"] == "LAVPS":
+            by_model.setdefault(model, []).append(point)
+    for model, points in by_model.items():
+        rows = [
+            [p["label"], f"{p['lpips']:.4f} ± {p['lpips_error']:.4f}", f"{p['psnr']:.2f}", f"{p['cost']:.0f}", str(p["images"])]
+            for p in points
+        ]  # fmt: skip
+        add_measured(Path(model), "speedup.md", ["settings", "LPIPS", "PSNR", "cost", "images"], rows)
+
+
 def write_page(config: Study, command: str, paper: dict[str, Results], best: dict[str, Results]) -> Path:
     """``speedup.md`` and its figures, from the results of every task in both comparisons."""
     target = config.pages / "speedup"
@@ -101,6 +116,7 @@ def write_page(config: Study, command: str, paper: dict[str, Results], best: dic
     figure(list(paper.items()), target / "pareto.png")
     images, training = [], []
     for task, results in paper.items():
+        tell_models(results)
         folder = config.work / "speedup" / task
         (target / f"{task}.json").write_text(
             json.dumps({"paper": vars(results), "best": vars(best[task])}, indent=1)

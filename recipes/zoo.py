@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,9 @@ import lavps
 from lavps.amortization.checkpoint import read_config
 from lavps.amortization.preview import save_grid
 from lavps.cli import main as command_line
-from lavps.evaluation.benchmark import Method
 from lavps.evaluation.benchmark.report import markdown_table
-from lavps.restoration.presets import FRONTS
 
-MEASURED = "## Measured: what `lavps restore` chooses between"
+MEASURED = "## Measured"
 CARDS = Path(__file__).parent / "zoo_card.md"
 DATA = {
     "faces64": "Labelled Faces in the Wild (deep-funneled), face crops of 64 x 64 pixels; 12,312 training images, people of "
@@ -246,23 +245,14 @@ def install(name: str, config: Config) -> Path:
         pictures=pictures,
     )
     (folder / "README.md").write_text(card)
-    add_front(folder)
     return folder
 
 
-def add_front(folder: Path) -> None:
-    """Put the measured front of a model, where it has one, at the end of its card."""
-    if not (folder / FRONTS).exists():
-        return
-    head = ["task", "settings", "LPIPS", "forwards", "backwards", "passes of the model"]
-    rows = []
-    for entry in json.loads((folder / FRONTS).read_text()):
-        settings = {"sampler": "lavps", "model": "model"} | entry["settings"]
-        label = Method.from_settings(settings).label
-        counts = [f"{entry[name]:.0f}" for name in ("forwards", "backwards", "model_forwards")]
-        rows.append([entry["task"], label, f"{entry['score']:.4f}", *counts])
+def add_measured(folder: Path, page: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Put what a study measured of a model at the end of its card; a model that is installed anew has nothing there."""
     card = (folder / "README.md").read_text().split(MEASURED)[0].rstrip()
-    (folder / "README.md").write_text(f"{card}\n\n{MEASURED}\n\n{markdown_table(head, rows)}\n")
+    told = f"On test images, by the study of [`benchmarks/{page}`](../../benchmarks/{page})."
+    (folder / "README.md").write_text(f"{card}\n\n{MEASURED}\n\n{told}\n\n{markdown_table(head, rows)}\n")
 
 
 def _network(folder: Path) -> torch.nn.Module:

@@ -26,8 +26,8 @@ from lavps.evaluation.benchmark import (
 
 TITLES = {"sr4": "super-resolution x4", "motion-blur": "motion blur", "centre-box": "centre box"}
 TASKS = tuple(TITLES)
-Scale = Literal["small", "paper"]
-PRIORS = {"small": "faces64", "paper": "ffhq256"}
+Scale = Literal["small", "natural", "paper"]
+PRIORS = {"small": "faces64", "natural": "natural64", "paper": "ffhq256"}
 PACKED = ("benchmark.json", "prices.json", "study.journal", "results.json", "validation", "test", "timing")
 
 
@@ -46,7 +46,7 @@ class Study:
     pages: Path = Path("benchmarks")
     """Folder of the pages."""
     scale: Scale = "small"
-    """small: 64 x 64 faces on a CPU; paper: FFHQ at 256 x 256 on a GPU."""
+    """small: 64 x 64 faces on a CPU; natural: natural images of that size; paper: FFHQ at 256 x 256 on a GPU."""
     device: str = "cpu"
     """Where to compute."""
     batch_size: int = 8

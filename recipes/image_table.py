@@ -14,6 +14,7 @@ import torch
 from image_study import TASKS, Study
 from lavps.evaluation import non_inferiority
 from lavps.evaluation.benchmark import Method
+from lavps.evaluation.benchmark.figures import method_grid
 from lavps.evaluation.benchmark.protocol import row_means
 
 HERE = Path(__file__).parent
@@ -49,6 +50,17 @@ class Table(Study):
             )
             self.pack(study, benchmark, task)
         return records
+
+    def pictures(self, study: str, task: str, records: Rows, names: Sequence[str]) -> None:
+        """Measurement, what the named methods made of it, truth."""
+        found = [r for r in records if r["task"] == task and r["name"] in names]
+        keys = {
+            "\n".join([*r["name"].split(", ", 2), f"LPIPS {r['lpips']:.3f}"]): Method.from_settings(
+                r["method"]
+            ).key
+            for r in found
+        }
+        method_grid(self.begin(study, task), keys).savefig(self.pages / study / f"{task}.png", dpi=130)
 
     def publish(self, study: str, records: list[dict[str, Any]], **parts: str) -> None:
         """The page and the numbers behind it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from image_table import Table, compared, error, find
 from lavps.evaluation.benchmark import Method
-from lavps.evaluation.benchmark.figures import matplotlib_figure, method_grid
+from lavps.evaluation.benchmark.figures import matplotlib_figure
 from lavps.evaluation.benchmark.report import markdown_table
 from zoo import add_measured
 
@@ -43,7 +43,7 @@ class OutOfDistribution(Table):
             for task in tasks:
                 records += self.measured(STUDY, task, self.methods(trained))
                 acceptance[task] = self.acceptance(trained, task)
-                self.pictures(task, records)
+                self.pictures(STUDY, task, records, self.shown)
         self.draw(acceptance)
         head = [
             "measurement",
@@ -80,6 +80,13 @@ class OutOfDistribution(Table):
                 numbers,
             )
         self.publish(STUDY, records + kept, table=markdown_table(head, rows), pictures="\n\n".join(shown))
+
+    @property
+    def shown(self) -> list[str]:
+        """Methods whose images are shown."""
+        k = self.steps[-1]
+        ends = (f"MGDM, K={k}", f"LAVPS, K={k}, G=1", f"LAVPS, K={k}, G=0, then likelihood steps")
+        return [*ends, "supervised"]
 
     def methods(self, trained: str) -> dict[str, Method]:
         """MGDM, and LAVPS with the same settings and with fewer gradients, at every budget; the supervised network."""
@@ -132,24 +139,6 @@ class OutOfDistribution(Table):
             axis.legend(frameon=False, fontsize=8)
         figure.axes[0].set_ylabel("warm starts kept, %")
         figure.savefig(self.pages / STUDY / "acceptance.png", dpi=130)
-
-    def pictures(self, task: str, records: Sequence[dict[str, Any]]) -> None:
-        """Measurement, MGDM, LAVPS, the supervised network, truth."""
-        k = self.steps[-1]
-        names = [
-            f"MGDM, K={k}",
-            f"LAVPS, K={k}, G=1",
-            f"LAVPS, K={k}, G=0, then likelihood steps",
-            "supervised",
-        ]
-        found = [r for r in records if r["task"] == task and r["name"] in names]
-        keys = {
-            "\n".join([*r["name"].split(", ", 2), f"LPIPS {r['lpips']:.3f}"]): Method.from_settings(
-                r["method"]
-            ).key
-            for r in found
-        }
-        method_grid(self.begin(STUDY, task), keys).savefig(self.pages / STUDY / f"{task}.png", dpi=130)
 
     def row(self, records: Sequence[dict[str, Any]], record: dict[str, Any]) -> list[str]:
         """A line of the table; LAVPS is compared with MGDM of the same K that takes likelihood steps where it does."""

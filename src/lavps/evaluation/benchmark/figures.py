@@ -6,9 +6,11 @@ __all__ = [
     "comparison_grid",
     "draw_front",
     "family_colours",
+    "image_grid",
     "matplotlib_figure",
     "method_grid",
     "pareto_figure",
+    "seen",
 ]
 
 from collections.abc import Mapping, Sequence
@@ -165,6 +167,12 @@ def method_grid(benchmark: Benchmark, methods: Mapping[str, str], rows: int = 4)
     degraded = [_shown(image) for image in seen(given.problem(slice(0, rows)))]
     truth = [_shown(image) for image in given.images[slice(0, rows)].to_tensor()]
     return _draw_grid([("measurement", degraded), *columns, ("truth", truth)], rows)
+
+
+def image_grid(columns: Mapping[str, Tensor]) -> Any:
+    """Images beside each other, a row each: (N, C, H, W) in [-1, 1] by the titles of their columns."""
+    shown = [(title, [_shown(image) for image in images]) for title, images in columns.items()]
+    return _draw_grid(shown, min(len(images) for _, images in shown))
 
 
 def _draw_grid(columns: Sequence[tuple[str, list[Tensor]]], rows: int) -> Any:

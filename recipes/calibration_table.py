@@ -1,0 +1,123 @@
+"""Posterior intervals on real images against the truth: coverage, and what a sample, the mean and the spread look like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from image_study import TITLES
+from image_table import Table
+from lavps.evaluation import ImageBatch, crps, pixel_coverage, psnr
+from lavps.evaluation.benchmark import Benchmark, Method
+from lavps.evaluation.benchmark.figures import image_grid, seen
+from lavps.evaluation.benchmark.report import markdown_table
+
+SHOWN = 4  # images
+
+
+@dataclass(frozen=True)
+class Calibration(Table):
+    """Posterior intervals of pixels against the truth."""
+
+    count: int = 32
+    samples: int = 16
+    """Of every image."""
+
+    def run(self) -> None:
+        """Write image_calibration.md."""
+        levels, records, rows = (0.5, 0.8, 0.9), [], []
+        for task in self.tasks:
+            benchmark = self.begin("rivals", task)
+            given = benchmark.measurements("test")
+            columns = {"measurement": seen(given.problem(slice(0, SHOWN)))}
+            for name, method in {
+                "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
+                "LAVPS, K=50": Method(
+                    "lavps",
+                    num_steps=50,
+                    gradient_steps_start=0,
+                    probe_every=4,
+                    r_step=0.5,
+                    model=self.model(task),
+                ),
+            }.items():
+                draws = self.draws(benchmark, method)
+                columns |= self.columns(name.split(",")[0], draws)
+                records.append(
+                    {"task": task, "name": name, "method": method.settings()}
+                    | self._calibrate(benchmark, draws, levels)
+                )
+                r = records[-1]
+                rows.append(
+                    [
+                        task,
+                        name,
+                        *[f"{c:.1%}" for c in r["coverage"]],
+                        f"{r['crps']:.4f}",
+                        f"{r['spread']:.4f}",
+                        f"{r['rmse']:.4f}",
+                        f"{r['psnr_sample']:.2f}",
+                        f"{r['psnr_mean']:.2f}",
+                    ]
+                )
+            columns["truth"] = given.images[slice(0, SHOWN)].to_tensor()
+            (self.pages / "image_calibration").mkdir(parents=True, exist_ok=True)
+            image_grid(columns).savefig(self.pages / "image_calibration" / f"{task}.png", dpi=130)
+        head = [
+            "task",
+            "method",
+            *[f"{level:.0%} interval covers" for level in levels],
+            "CRPS",
+            "spread",
+            "error of the mean",
+            "PSNR of a sample",
+            "PSNR of the mean",
+        ]
+        self.publish(
+            "image_calibration", records, table=markdown_table(head, rows), samples=str(self.samples),
+            pictures="\n\n".join(f"**{TITLES[task]}**\n\n![{task}](image_calibration/{task}.png)" for task in self.tasks),
+        )  # fmt: skip
+
+    def columns(self, name: str, draws: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A sample, the mean and the spread of the first images; a spread of .5, on [-1, 1], is white."""
+        few, spread = draws[:SHOWN], draws[:SHOWN].std(1).mean(1, keepdim=True)
+        return {
+            f"{name}\nsample": few[:, 0].clamp(-1, 1),
+            f"{name}\nmean": few.mean(1).clamp(-1, 1),
+            f"{name}\nstd": (4 * spread - 1).clamp(-1, 1),
+        }
+
+    def draws(self, benchmark: Benchmark, method: Method) -> torch.Tensor:
+        """Posterior samples (N, samples, C, H, W)."""
+        models, given = benchmark.models(self.device), benchmark.measurements("test")
+        samples = []
+        for start in range(0, self.count, 4):
+            rows = slice(start, min(start + 4, self.count))
+            problem = given.problem(rows, self.device, True)
+            posterior = models.sampler(method).sample(
+                problem, self.samples, seed=0, items=list(given.items[rows]), batch_size=self.batch_size
+            )
+            assert posterior.samples is not None
+            samples.append(posterior.samples.cpu())
+        return torch.cat(samples)
+
+    def _calibrate(
+        self, benchmark: Benchmark, draws: torch.Tensor, levels: Sequence[float]
+    ) -> dict[str, Any]:
+        given = benchmark.measurements("test")
+        images = given.images[slice(0, self.count)]
+        truth, mean = images.to_tensor(), draws.mean(1)
+        return {
+            "levels": list(levels),
+            "coverage": [
+                float(c) for c in pixel_coverage(draws, truth, levels).reshape(-1, len(levels)).mean(0)
+            ],
+            "crps": float(crps(draws, truth).mean()),
+            "spread": float(draws.var(1).mean().sqrt()),
+            "rmse": float((mean - truth).square().mean().sqrt()),
+            "psnr_sample": float(psnr(ImageBatch.from_tensor(draws[:, 0].clamp(-1, 1)), images).mean()),
+            "psnr_mean": float(psnr(ImageBatch.from_tensor(mean.clamp(-1, 1)), images).mean()),
+        }

@@ -193,6 +193,8 @@ class Config:
     """Folder of the zoo."""
     list: bool = False
     """Say which models there are."""
+    index: bool = False
+    """Write the zoo's README anew."""
     install_only: bool = False
     """The training is done: install what it left."""
     cpu: bool = True
@@ -255,12 +257,33 @@ def add_measured(folder: Path, page: str, head: Sequence[str], rows: Sequence[Se
     (folder / "README.md").write_text(f"{card}\n\n{MEASURED}\n\n{told}\n\n{markdown_table(head, rows)}\n")
 
 
+def write_index(zoo: Path) -> Path:
+    """``zoo/README.md``: what there is, a line a model."""
+    rows = []
+    for name, model in MODELS.items():
+        if not (file := zoo / name / "model.safetensors").exists():
+            continue
+        training = read_config(zoo / name).training
+        seen = int(training["steps"]) * int(training["batch_size"])
+        rows.append(
+            [f"[`{name}`]({name}/README.md)", model.about, f"{file.stat().st_size / 1e6:.1f}", f"{seen:,}"]
+        )
+    table = markdown_table(["model", "what it is", "MB", "training images"], rows)
+    told = "Every card says how its model was trained, on what, under which licence, and what was measured of it."
+    (zoo / "README.md").write_text(
+        f"# Trained models\n\n{told} Written by `python recipes/zoo.py --index`.\n\n{table}\n"
+    )
+    return zoo / "README.md"
+
+
 def _network(folder: Path) -> torch.nn.Module:
     return lavps.networks.build_network(read_config(folder).network)
 
 
 def main(config: Config) -> None:
-    if config.list or not config.names:
+    if config.index:
+        print(write_index(config.zoo))
+    elif config.list or not config.names:
         print("\n".join(f"{name:28} {model.about}" for name, model in MODELS.items()))
     for name in config.names:
         if name not in MODELS:
@@ -274,6 +297,7 @@ def main(config: Config) -> None:
             command_line(MODELS[name].command(config.data, config.runs / name, config.zoo, config.cpu))
         if MODELS[name].kind != "conditional":
             print(f"installed {install(name, config)}")
+            write_index(config.zoo)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,13 @@ SUPERVISED = PRIOR | {
     "batch-size": 64, "steps": 240, "learning-rate": 3e-4, "warmup-steps": 40,
     "ema-decay": 0.99, "validate-every": 120, "checkpoint-every": 80, "preview-every": 240,
 }  # fmt: skip
+SHORTER = {
+    "steps": 400,
+    "warmup-steps": 50,
+    "validate-every": 200,
+    "checkpoint-every": 100,
+    "preview-every": 400,
+}
 SHORT = {"steps": 600, "validate-every": 300, "checkpoint-every": 100, "preview-every": 600}
 # The paper asks its model in the last 10, 20 or 30 % of the steps only.
 WINDOW = INFERENCE | {
@@ -126,12 +133,12 @@ def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
 SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "natural64": Model(
-        "prior", "natural64", PRIOR | {"steps": 900, "preview-every": 450},
+        "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},
         "A prior of natural images: an unconditional denoiser. Its training began with the weights of `faces64`.", "faces64",
     ),
 } | {
     f"{data}-{task}": warm_start(
-        data, task, INFERENCE | {"step-counts": "25 50 100"} | (SHORT if task in FAMILIES or data == "natural64" else {})
+        data, task, INFERENCE | {"step-counts": "25 50 100"} | (SHORT if task in FAMILIES else SHORTER if data == "natural64" else {})
     )
     for data, task in (
         ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"),

@@ -160,15 +160,19 @@ class InverseProblem:
         """
         prediction = self.operator(x)
         weight = self.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
-        return self.operator.vjp(x, weight * self.residual(prediction))
+        return self._back(x, weight * self.residual(prediction))
 
     def stiffness(self, x: Tensor) -> Callable[[Tensor], Tensor]:
         r"""How :meth:`pull` weakens along u: :math:`u \mapsto J^T W J u`, J the Jacobian of A at x."""
         prediction = self.operator(x)
         weight = self.noise.precision(prediction) * (2.0 if prediction.is_complex() else 1.0)
-        exact = self.operator.linear and not prediction.is_complex()
-        back = self.operator.adjoint if exact else partial(self.operator.vjp, x)
-        return lambda u: back(weight * self._observed(self.operator.jvp(x, u)))
+        return lambda u: self._back(x, weight * self._observed(self.operator.jvp(x, u)))
+
+    def _back(self, x: Tensor, z: Tensor) -> Tensor:
+        """J^T z at x; a linear operator's adjoint needs no graph."""
+        if self.operator.linear and not z.is_complex():
+            return self.operator.adjoint(z)
+        return self.operator.vjp(x, z)
 
     def chi_square(self, x: Tensor) -> Tensor:
         """Mean squared misfit in units of its expected value, per row (B,): 1 where x explains y."""

@@ -22,8 +22,8 @@ SHOWN = 4  # images
 class Calibration(Table):
     """Posterior intervals of pixels against the truth."""
 
-    count: int = 32
-    samples: int = 16
+    count: int = 16
+    samples: int = 8
     """Of every image."""
 
     def run(self) -> None:

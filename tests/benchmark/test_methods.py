@@ -174,3 +174,6 @@ def test_likelihood_steps_are_counted_and_priced(tmp_path: Path) -> None:
     assert prices is not None
     assert without is not None
     assert (prices.cost(rows), without.cost(rows)) == (9 + 2 + 1, 9 + 2)
+    gentle = known_prices(file, replace(method, model="gentle-step"))  # one computation
+    assert gentle is not None
+    assert gentle.cost(rows) == 9 + 1 + 1

@@ -27,7 +27,7 @@ from ...random import NoiseStreams, Purpose
 from ...schedule import as_time
 from ...variational import Context
 from .measurements import MeasurementSet
-from .methods import LIKELIHOOD_STEP, Method
+from .methods import LIKELIHOOD_STEP, UNTRAINED, Method
 from .models import Models
 from .records import claim, read_json
 
@@ -95,7 +95,8 @@ def known_prices(file: Path, method: Method) -> Prices | None:
 
 
 def _entry(method: Method) -> str:
-    return f"{'conditional' if method.sampler == 'supervised' else 'inference'}: {method.model}"
+    model = LIKELIHOOD_STEP if method.model in UNTRAINED else method.model  # one computation, gentle or not
+    return f"{'conditional' if method.sampler == 'supervised' else 'inference'}: {model}"
 
 
 @torch.no_grad()

@@ -97,7 +97,6 @@ def windowed(model: str) -> list[Method]:
         {"num_steps": 50, "gradient_steps_start": 2, "minimizer": "whitened"},
         {"num_steps": 100, "gradient_steps_start": 2, "minimizer": "whitened"},
         {"num_steps": 100, "gradient_steps_start": 1, "learning_rate": 0.01},
-        {"num_steps": 100, "gradient_steps_start": 3, "learning_rate": 0.01},
     ]
     return [
         Method("lavps", gradient_steps_end=0, r_switch=0.7, probe_every=4, model=model, **level)

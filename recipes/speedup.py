@@ -28,7 +28,7 @@ from speedup_page import write_page
 PAPER, BEST = "MGDM, Adam, K=100", "MGDM"
 # Settings of a front that are measured on the test images, spread evenly in cost.
 MOST = {PAPER: 2, BEST: 4, "LAVPS": 7, "Likelihood step": 5}
-STEPS = (12, 25, 50, 100)
+STEPS = (12, 25, 50, 75, 100)
 Stage = Literal["measure", "adam", "mgdm", "lavps", "test", "time", "page"]
 
 
@@ -59,7 +59,7 @@ class Config(Study):
 
 
 def designed(model: str | None) -> list[Method]:
-    """Settings that theory suggests, for MGDM or, with a model, for LAVPS: levels of guidance at four K."""
+    """Settings that theory suggests, for MGDM or, with a model, for LAVPS: levels of guidance at every K."""
     levels: list[dict[str, Any]]
     if model is None:
         levels = [

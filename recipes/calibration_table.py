@@ -22,7 +22,7 @@ SHOWN = 4  # images
 class Calibration(Table):
     """Posterior intervals of pixels against the truth."""
 
-    count: int = 16
+    count: int = 12
     samples: int = 8
     """Of every image."""
 

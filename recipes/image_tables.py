@@ -122,7 +122,7 @@ class Windows(Table):
 class Rivals(Table):
     """DPS, MMPS and MGPS against MGDM and LAVPS."""
 
-    count: int = 16
+    count: int = 12
 
     def run(self) -> None:
         """Write rivals.md."""
@@ -186,7 +186,7 @@ class Natural(Table):
     """Super-resolution of natural images, by a prior and a model of such."""
 
     scale: Scale = "natural"
-    count: int = 60
+    count: int = 40
     tasks: tuple[str, ...] = ("sr4",)
 
     def run(self) -> None:

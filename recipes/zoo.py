@@ -134,7 +134,7 @@ SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "natural64": Model(
         "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},
-        "A prior of natural images: an unconditional denoiser. Its training began with the weights of `faces64`.", "faces64",
+        "A prior of natural images, told no class: samples have the texture and layout of photographs, not their objects. Its training began with `faces64`.", "faces64",
     ),
 } | {
     f"{data}-{task}": warm_start(

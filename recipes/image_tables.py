@@ -105,10 +105,10 @@ class Windows(Table):
                 [error(r) for r in found],
                 marker="o",
                 capsize=2,
-                label=task,
+                label=TITLES.get(task, task),
             )
         axis.set(xlabel="window of the model, % of the steps", ylabel="LPIPS")
-        axis.legend(frameon=False)
+        figure.legend(loc="outside upper center", ncols=len(self.tasks), frameon=False)
         figure.savefig(self.pages / "windows.png", dpi=130)
         self.publish(
             "windows",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,56 +25,45 @@ class Calibration(Table):
     samples: int = 8
     """Of every image."""
 
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Those of intervals between samples: N samples divide the line into N + 1 parts, of which these are the middle ones."""
+        return tuple((self.samples - left) / (self.samples + 1) for left in (3, 1))
+
+    def methods(self, task: str) -> dict[str, Method]:
+        """What is judged."""
+        then = {"gradient_steps_start": 0, "probe_every": 4, "r_step": 0.5}
+        return {
+            "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
+            "LAVPS, K=50": Method("lavps", num_steps=50, model=self.model(task), **then),  # type: ignore[arg-type]
+        }
+
     def run(self) -> None:
         """Write image_calibration.md."""
-        levels, records, rows = (0.5, 0.8, 0.9), [], []
+        records = []
         for task in self.tasks:
             benchmark = self.begin("rivals", task)
             given = benchmark.measurements("test")
             columns = {"measurement": seen(given.problem(slice(0, SHOWN)))}
-            for name, method in {
-                "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
-                "LAVPS, K=50": Method(
-                    "lavps",
-                    num_steps=50,
-                    gradient_steps_start=0,
-                    probe_every=4,
-                    r_step=0.5,
-                    model=self.model(task),
-                ),
-            }.items():
+            for name, method in self.methods(task).items():
                 draws = self.draws(benchmark, method)
                 columns |= self.columns(name.split(",")[0], draws)
-                records.append(
-                    {"task": task, "name": name, "method": method.settings()}
-                    | self._calibrate(benchmark, draws, levels)
-                )
-                r = records[-1]
-                rows.append(
-                    [
-                        task,
-                        name,
-                        *[f"{c:.1%}" for c in r["coverage"]],
-                        f"{r['crps']:.4f}",
-                        f"{r['spread']:.4f}",
-                        f"{r['rmse']:.4f}",
-                        f"{r['psnr_sample']:.2f}",
-                        f"{r['psnr_mean']:.2f}",
-                    ]
-                )
+                about = {"task": task, "name": name, "method": method.settings()}
+                records.append(about | self.calibrate(benchmark, draws))
             columns["truth"] = given.images[slice(0, SHOWN)].to_tensor()
             (self.pages / "image_calibration").mkdir(parents=True, exist_ok=True)
             image_grid(columns).savefig(self.pages / "image_calibration" / f"{task}.png", dpi=130)
-        head = [
-            "task",
-            "method",
-            *[f"{level:.0%} interval covers" for level in levels],
-            "CRPS",
-            "spread",
-            "error of the mean",
-            "PSNR of a sample",
-            "PSNR of the mean",
-        ]
+        self.page(records)
+
+    def page(self, records: list[dict[str, Any]]) -> None:
+        """The table of what was measured."""
+        head = ["task", "method", *[f"{level:.1%} interval covers" for level in self.levels]]
+        head += ["CRPS", "spread", "error of the mean", "PSNR of a sample", "PSNR of the mean"]
+        rows = [
+            [r["task"], r["name"], *[f"{c:.1%}" for c in r["coverage"]], f"{r['crps']:.4f}", f"{r['spread']:.4f}",
+             f"{r['rmse']:.4f}", f"{r['psnr_sample']:.2f}", f"{r['psnr_mean']:.2f}"]
+            for r in records
+        ]  # fmt: skip
         self.publish(
             "image_calibration", records, table=markdown_table(head, rows), samples=str(self.samples),
             pictures="\n\n".join(f"**{TITLES[task]}**\n\n![{task}](image_calibration/{task}.png)" for task in self.tasks),
@@ -104,17 +92,14 @@ class Calibration(Table):
             samples.append(posterior.samples.cpu())
         return torch.cat(samples)
 
-    def _calibrate(
-        self, benchmark: Benchmark, draws: torch.Tensor, levels: Sequence[float]
-    ) -> dict[str, Any]:
+    def calibrate(self, benchmark: Benchmark, draws: torch.Tensor) -> dict[str, Any]:
+        """Coverage, CRPS, spread and errors, over all pixels and images."""
         given = benchmark.measurements("test")
         images = given.images[slice(0, self.count)]
         truth, mean = images.to_tensor(), draws.mean(1)
         return {
-            "levels": list(levels),
-            "coverage": [
-                float(c) for c in pixel_coverage(draws, truth, levels).reshape(-1, len(levels)).mean(0)
-            ],
+            "levels": list(self.levels),
+            "coverage": [float(c) for c in pixel_coverage(draws, truth, self.levels).mean(0)],
             "crps": float(crps(draws, truth).mean()),
             "spread": float(draws.var(1).mean().sqrt()),
             "rmse": float((mean - truth).square().mean().sqrt()),

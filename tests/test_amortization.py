@@ -63,7 +63,7 @@ def test_the_shortcut_is_the_likelihood_step_solved() -> None:
     assert untrained.gate is not None
     with torch.no_grad():
         untrained.gate[-1].bias.fill_(1.0)
-    bounded = untrained(context).mean
+    bounded = untrained(context).mean.detach()
     untrained.solver_steps = 3
     solved = lavps.LikelihoodStep(data_variance=0.25, solver_steps=3)(context).mean
     torch.testing.assert_close(untrained(context).mean, solved)

@@ -107,7 +107,11 @@ class Match:
 
 
 def cheapest_matching(
-    reference: Sequence[Point], candidates: Sequence[Point], margin: float = 0.003, alpha: float = 0.05
+    reference: Sequence[Point],
+    candidates: Sequence[Point],
+    margin: float = 0.003,
+    alpha: float = 0.05,
+    common: bool = False,
 ) -> list[Match]:
     """For every reference point the cheapest candidate that is non-inferior to it.
 
@@ -116,16 +120,16 @@ def cheapest_matching(
 
     Args:
         reference: points to match, usually a front; scores (n,).
-        candidates: points of the other method, on the same images in the same order; where one has fewer, a
-            pair is compared on the images that both have.
+        candidates: points of the other method, on the same n images in the same order.
         margin: loss of quality that does not matter, in units of the score.
         alpha: level of every test.
+        common: where one point has fewer images, the first ones, compare on those that both have.
 
     Returns:
         A match for every reference point, in their order.
     """
     by_cost = sorted(candidates, key=lambda point: (point.cost, point.score))
-    return [_cheapest(point, by_cost, margin, alpha) for point in reference]
+    return [_cheapest(point, by_cost, margin, alpha, common) for point in reference]
 
 
 def _common(first: Point, second: Point) -> tuple[Point, Point]:
@@ -134,9 +138,9 @@ def _common(first: Point, second: Point) -> tuple[Point, Point]:
     return replace(first, scores=first.scores[:count]), replace(second, scores=second.scores[:count])
 
 
-def _cheapest(reference: Point, by_cost: Sequence[Point], margin: float, alpha: float) -> Match:
+def _cheapest(reference: Point, by_cost: Sequence[Point], margin: float, alpha: float, common: bool) -> Match:
     for candidate in by_cost:
-        first, second = _common(reference, candidate)
+        first, second = _common(reference, candidate) if common else (reference, candidate)
         test = non_inferiority(first.scores, second.scores, margin, alpha)
         if test.is_non_inferior:
             return Match(reference, candidate, test)

@@ -209,7 +209,7 @@ def _matches(
     for family, candidates in families.items():
         found += [
             _describe_match(match, family, len(candidates), margin, turns, timed)
-            for match in cheapest_matching(reference, candidates, margin, alpha)
+            for match in cheapest_matching(reference, candidates, margin, alpha, common=True)
         ]
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from image_study import TITLES
-from image_table import Table
+from image_table import Table, figures
 from lavps.evaluation import ImageBatch, crps, pixel_coverage, psnr
 from lavps.evaluation.benchmark import Benchmark, Method
 from lavps.evaluation.benchmark.figures import image_grid, seen
@@ -66,7 +66,7 @@ class Calibration(Table):
         ]  # fmt: skip
         self.publish(
             "image_calibration", records, table=markdown_table(head, rows), samples=str(self.samples),
-            pictures="\n\n".join(f"**{TITLES[task]}**\n\n![{task}](image_calibration/{task}.png)" for task in self.tasks),
+            pictures=figures("image_calibration", {task: TITLES[task] for task in self.tasks}),
         )  # fmt: skip
 
     def columns(self, name: str, draws: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -71,6 +71,11 @@ class Table(Study):
         print(self.pages / f"{study}.md")
 
 
+def figures(study: str, titles: Mapping[str, str]) -> str:
+    """The pictures of a study in Markdown, one a task, by their titles."""
+    return "\n\n".join(f"**{title}**\n\n![{task}]({study}/{task}.png)" for task, title in titles.items())
+
+
 def summary(rows: Rows) -> dict[str, Any]:
     """Means over images, and the scores of every image for the paired tests."""
     return {"scores": [row["lpips"] for row in rows], "images": len(rows)} | row_means(rows)

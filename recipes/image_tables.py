@@ -21,7 +21,7 @@ import tyro
 
 from calibration_table import Calibration
 from image_study import TITLES, Scale
-from image_table import Table, cell, compared, error, find
+from image_table import Table, cell, compared, error, figures, find
 from lavps.evaluation.benchmark import Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure
 from lavps.evaluation.benchmark.report import markdown_table
@@ -168,8 +168,13 @@ class Rivals(Table):
             f"{find(records, task, 'DPS, K=100')['method']['step_size']:g} ({TITLES[task]})"
             for task in self.tasks
         )
-        shown = "\n\n".join(f"**{TITLES[task]}**\n\n![{task}](rivals/{task}.png)" for task in self.tasks)
-        self.publish("rivals", records, table=markdown_table(head, rows), pictures=shown, sizes=sizes)
+        self.publish(
+            "rivals",
+            records,
+            table=markdown_table(head, rows),
+            pictures=figures("rivals", {task: TITLES[task] for task in self.tasks}),
+            sizes=sizes,
+        )
 
     def step_size(self, task: str) -> float:
         """DPS's step size, which decides over it: the best of three on 8 validation images."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from image_table import Table, compared, error, find
+from image_table import Table, compared, error, figures, find
 from lavps.evaluation.benchmark import Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure
 from lavps.evaluation.benchmark.report import markdown_table
@@ -56,7 +56,6 @@ class OutOfDistribution(Table):
             "minus MGDM's like; within .003",
         ]
         rows = [self.row(records, record) for record in records]
-        shown = [f"**{TITLES[task]}**\n\n![{task}]({STUDY}/{task}.png)" for task in TITLES]
         kept = [
             {"task": task, "name": "kept by time", "times": times, "kept": shares}
             for task, (times, shares) in acceptance.items()
@@ -79,7 +78,7 @@ class OutOfDistribution(Table):
                 ["measurement", "settings", "LPIPS", "PSNR", "cost"],
                 numbers,
             )
-        self.publish(STUDY, records + kept, table=markdown_table(head, rows), pictures="\n\n".join(shown))
+        self.publish(STUDY, records + kept, table=markdown_table(head, rows), pictures=figures(STUDY, TITLES))
 
     @property
     def shown(self) -> list[str]:

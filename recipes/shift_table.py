@@ -14,6 +14,8 @@ from lavps.evaluation.benchmark.report import markdown_table
 from zoo import add_measured
 
 STUDY = "out_of_distribution"
+PLAIN = " without shortcut"
+Curve = tuple[list[float], list[float]]
 SHIFTS = (
     ("random-motion-blur", "random-motion-blur", "random-motion-blur-hard"),
     ("random-rectangle", "random-rectangle", "random-pixels"),
@@ -34,15 +36,19 @@ class OutOfDistribution(Table):
     steps: tuple[int, ...] = (25, 50)
     """Budgets: K."""
     runs: Path = Path("runs")
-    """Folder of the trainings of recipes/zoo.py: where PRIOR-FAMILY-supervised is there, it is compared too."""
+    """Folder of the trainings of recipes/zoo.py: PRIOR-FAMILY-supervised and PRIOR-FAMILY-plain are compared where they are there."""
 
     def run(self) -> None:
         """Write out_of_distribution.md."""
-        records, acceptance = [], {}
+        records: list[dict[str, Any]] = []
+        acceptance: dict[str, dict[str, Curve]] = {}
         for trained, *tasks in SHIFTS:
             for task in tasks:
                 records += self.measured(STUDY, task, self.methods(trained))
-                acceptance[task] = self.acceptance(trained, task)
+                models = {"": self.model(trained), PLAIN: self.trained(trained, "plain")}
+                acceptance[task] = {
+                    name: self.acceptance(task, model) for name, model in models.items() if model
+                }
                 self.pictures(STUDY, task, records, self.shown)
         self.draw(acceptance)
         head = [
@@ -57,8 +63,9 @@ class OutOfDistribution(Table):
         ]
         rows = [self.row(records, record) for record in records]
         kept = [
-            {"task": task, "name": "kept by time", "times": times, "kept": shares}
-            for task, (times, shares) in acceptance.items()
+            {"task": task, "name": f"kept by time{name}", "times": times, "kept": shares}
+            for task, curves in acceptance.items()
+            for name, (times, shares) in curves.items()
         ]
         for trained, *_ in SHIFTS:
             told = [r for r in records if r["method"].get("model") == self.model(trained)]
@@ -111,29 +118,42 @@ class OutOfDistribution(Table):
         methods[f"LAVPS, K={self.steps[-1]}, G=0, no safeguard"] = Method(
             "lavps", num_steps=self.steps[-1], gradient_steps_start=0, safeguard=False, model=model
         )
-        supervised = self.runs / f"{self.prior.name}-{trained}-supervised" / "model"
-        if supervised.exists():
-            methods["supervised"] = Method("supervised", num_steps=50, model=str(supervised))
+        if plain := self.trained(trained, "plain"):
+            methods |= {
+                f"LAVPS{PLAIN}, K={k}, G=1": Method("lavps", model=plain, num_steps=k, minimizer="whitened")
+                for k in self.steps
+            }
+        if supervised := self.trained(trained, "supervised"):
+            methods["supervised"] = Method("supervised", num_steps=50, model=supervised)
         return methods
 
-    def acceptance(self, trained: str, task: str) -> tuple[list[float], list[float]]:
+    def trained(self, task: str, kind: str) -> str | None:
+        """The folder of a model that only this study asks for, if it was trained."""
+        folder = self.runs / f"{self.prior.name}-{task}-{kind}" / "model"
+        return str(folder) if folder.exists() else None
+
+    def acceptance(self, task: str, model: str) -> Curve:
         """Times of the steps, and the share of warm starts that the safeguard keeps there; 8 images."""
         benchmark = self.begin(STUDY, task)
         given = benchmark.measurements("test")
-        method = Method("lavps", num_steps=50, gradient_steps_start=0, model=self.model(trained))
+        method = Method("lavps", num_steps=50, gradient_steps_start=0, model=model)
         problem = given.problem(slice(0, 8), self.device, True)
         trace = self.models(benchmark).sample(method, problem, 0, list(given.items[slice(0, 8)])).trace
         return trace.times.tolist(), trace.acceptance_by_step.tolist()
 
-    def draw(self, acceptance: dict[str, tuple[list[float], list[float]]]) -> None:
+    def draw(self, acceptance: dict[str, dict[str, Curve]]) -> None:
         """Acceptance by time step, a panel a model."""
         figure = matplotlib_figure(9.0, 3.4)
         for axis, (_, *tasks) in zip(figure.subplots(1, 2, sharey=True), SHIFTS, strict=True):
             for task, colour in zip(tasks, ("#0072B2", "#D55E00"), strict=True):
-                times, kept = acceptance[task]
-                axis.plot(
-                    times, [100 * share for share in kept], marker=".", color=colour, label=TITLES[task]
-                )
+                for name, (times, kept) in acceptance[task].items():
+                    axis.plot(
+                        times,
+                        [100 * share for share in kept],
+                        "--" if name else ".-",
+                        color=colour,
+                        label=TITLES[task] + name,
+                    )
             axis.set(xlabel="time t of the step", xlim=(1, 0), ylim=(-3, 103))
             axis.legend(frameon=False, fontsize=8)
         figure.axes[0].set_ylabel("warm starts kept, %")

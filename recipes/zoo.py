@@ -76,13 +76,14 @@ FAMILIES = ("random-motion-blur", "random-rectangle")
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the zoo: its kind, its data, the options of ``lavps train``, what to say of it, the model it begins with."""
+    """A model: its kind, its data, the options of ``lavps train``, what to say of it, what it begins with, whether the zoo has it."""
 
     kind: str
     data: str
     options: dict[str, Any]
     about: str
     begin_with: str | None = None
+    installed: bool = True
 
     def narrow(self, folder: Path) -> Model:
         """The same with a narrow copy of its network, for one step."""
@@ -147,10 +148,16 @@ SMALL = {
 } | {
     f"faces64-{task}-window": warm_start("faces64", task, WINDOW) for task in ("sr4", "motion-blur", "centre-box")
 } | {
+    # Not told the likelihood step, as in the paper.
+    f"faces64-{task}-plain": replace(
+        warm_start("faces64", task, INFERENCE | SHORT | {"step-counts": "25 50 100", "no-shortcut": ""}), installed=False
+    )
+    for task in FAMILIES
+} | {
     f"faces64-{task}-supervised": Model(
         "conditional", "faces64", SUPERVISED | {"task": task, "noise": 0.05},
         f"A baseline, not installed: a denoiser that is told the measurement, trained for `{task}` with noise .05.",
-        "faces64",
+        "faces64", installed=False,
     )
     for task in FAMILIES
 }  # fmt: skip
@@ -302,7 +309,7 @@ def main(config: Config) -> None:
             continue
         if not config.install_only:
             command_line(MODELS[name].command(config.data, config.runs / name, config.zoo, config.cpu))
-        if MODELS[name].kind != "conditional":
+        if MODELS[name].installed:
             print(f"installed {install(name, config)}")
             write_index(config.zoo)
 

@@ -50,7 +50,11 @@ def command(folder: Path, model: str, output: str, **options: object) -> Path:
         "network": folder / "unet.json", "steps": STEPS, "batch_size": 4, "warmup_steps": 1,
         "learning_rate": 1e-3, "log_every": 1, "checkpoint_every": 2,
     } | options  # fmt: skip
-    line = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    line = [
+        word
+        for name, value in words.items()
+        for word in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
+    ]
     main(["train", model, "--no-tensorboard", *line])
     return folder / output / "model"
 
@@ -72,6 +76,7 @@ def problem(task: str = "sr4") -> lavps.InverseProblem:
         ("jpeg", {"conditioning": "palette+gradient", "precision": "bf16"}),
         ("random-motion-blur", {"conditioning": "invfusion", "network": "hdit.json"}),
         ("half-pixels", {"sampler": "mgps", "num_steps": 20}),
+        ("centre-box", {"no_shortcut": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.values())),
 )
@@ -88,6 +93,7 @@ def test_an_inference_model_is_trained_for_its_prior_and_warm_starts_it(
     assert config.prior_hash == prior.weights_hash
     assert (config.schedule, config.image_shape, config.range) == (prior.schedule, (1, 8, 8), (-1.0, 1.0))
     assert config.operator["task"] == task
+    assert (model.gate is None) == ("no_shortcut" in options)
     assert config.window["window"][1] == pytest.approx(options.get("window", 1.0 - 1 / 100), abs=0.06)
     assert 0 <= config.training["validation"]["acceptance"] <= 1
     if options.get("sampler") == "mgps":

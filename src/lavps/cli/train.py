@@ -200,7 +200,8 @@ class TrainInference(Training):
     num_steps: int = 100  # K, intervals of the sampler's time grid
     step_counts: tuple[int, ...] = ()  # grids of several K to train on, instead of the one
     window: float = 1.0  # the part t <= window of the time in which it is asked; mgdm only
-    solver_steps: int = 0  # conjugate-gradient steps of its shortcut, the likelihood step; 3 suits blurs
+    shortcut: bool = True  # tell it the likelihood step, and let that into its answer; not in the paper
+    solver_steps: int = 0  # conjugate-gradient steps of the likelihood step; 3 suits blurs
     rollout: int = 0  # steps of the sampler before a training context, with the current model; mgdm only
 
     @cached_property
@@ -222,13 +223,15 @@ class TrainInference(Training):
         )
         network = describe_network(
             self.network,
-            InferenceModel.in_channels(channels, conditioning),
+            InferenceModel.in_channels(channels, conditioning, self.shortcut),
             2 * channels,
             second_time=True,
             fused_channels=channels if told.is_fused else 0,
         )
         with seeded(seed):  # the model has weights of its own beside the network's
-            model = InferenceModel(build_network(network), conditioning, solver_steps=self.solver_steps)
+            model = InferenceModel(
+                build_network(network), conditioning, self.shortcut, solver_steps=self.solver_steps
+            )
         about = {"task": told.task, "network": network, "prior_hash": prior_hash(prior)}
         task = InferenceTask(model, source, about, self._previewed)
 

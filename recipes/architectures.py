@@ -44,13 +44,15 @@ class Config:
     """Images a step."""
 
 
-def train(config: Config, network: str, rate: float, steps: int, folder: Path) -> float:
+def train(
+    config: Config, network: str, rate: float, steps: int, folder: Path, validation_images: int = 256
+) -> float:
     """Processor seconds of a training."""
     start = time.process_time()
     options = {
         "data": config.data / "faces64-train.tar", "validation": config.data / "faces64-val.tar", "output": folder,
         "size": 64, "network": network, "steps": steps, "batch-size": config.batch_size, "learning-rate": rate,
-        "warmup-steps": max(1, steps // 8), "ema-decay": 0.99, "precision": "bf16", "validation-images": 256,
+        "warmup-steps": max(1, steps // 8), "ema-decay": 0.99, "precision": "bf16", "validation-images": validation_images,
         "validate-every": steps, "checkpoint-every": steps, "preview-every": 10 * steps, "log-every": max(1, steps // 20),
     }  # fmt: skip
     command_line(
@@ -64,21 +66,29 @@ def train(config: Config, network: str, rate: float, steps: int, folder: Path) -
     return time.process_time() - start
 
 
+def step_seconds(config: Config, network: str) -> float:
+    """Processor seconds of a training step, from two short trainings."""
+    folder = config.runs / f"{network}-probe"
+    known = config.runs / f"{network}-step.json"
+    if not known.exists():
+        seconds = []
+        for steps in (2, 12):
+            shutil.rmtree(folder, ignore_errors=True)
+            seconds.append(train(config, network, config.rates[0], steps, folder, validation_images=8))
+        shutil.rmtree(folder)
+        known.write_text(json.dumps((seconds[1] - seconds[0]) / 10))
+    return float(json.loads(known.read_text()))
+
+
 def main(config: Config) -> None:
     records = []
     for network in config.networks:
+        steps = max(20, round(60 * config.minutes / step_seconds(config, network)))
         for rate in config.rates:
             folder = config.runs / f"{network}-{rate:g}"
             known = folder / "record.json"
             if not known.exists():
                 shutil.rmtree(folder, ignore_errors=True)
-                probe = config.runs / f"{network}-probe"
-                shutil.rmtree(probe, ignore_errors=True)
-                once = train(config, network, rate, 1, probe)
-                shutil.rmtree(probe)
-                per_step = (train(config, network, rate, 9, probe) - once) / 8
-                shutil.rmtree(probe)
-                steps = max(20, round(60 * config.minutes / per_step))
                 seconds = train(config, network, rate, steps, folder)
                 loss = read_config(folder / "model").training["validation"]["loss"]
                 record = {"network": network, "rate": rate, "steps": steps, "seconds": seconds, "loss": loss}

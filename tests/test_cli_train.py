@@ -176,6 +176,10 @@ def test_the_same_command_given_again_resumes(
     with pytest.raises(SystemExit):
         command(folder, model, f"again-{model}", task="sr4", **own)
     assert re.search(r"other settings: .*task\.task was 'sr2', is 'sr4'", capsys.readouterr().err)
+    if model == "inference":
+        with pytest.raises(SystemExit):
+            command(folder, model, f"again-{model}", task="sr2", solver_steps=3, **own)
+        assert "task.solver_steps was 0, is 3" in capsys.readouterr().err
 
 
 def test_several_processes_train_by_the_module(folder: Path) -> None:

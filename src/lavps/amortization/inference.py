@@ -112,6 +112,7 @@ class InferenceTask:
             "rollout": source.rollout,
             "seed": source.seed,
             "conditioning": [repr(part) for part in getattr(self.network, "conditioning", ())],
+            "solver_steps": getattr(self.network, "solver_steps", None),
             **self.description,
         }
 

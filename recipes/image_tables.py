@@ -5,6 +5,7 @@
     python recipes/image_tables.py rivals --data DATA --lpips FILE                 # DPS, MMPS, MGPS against MGDM and LAVPS
     python recipes/image_tables.py out-of-distribution --data DATA --lpips FILE    # operators the model never saw; a supervised network there
     python recipes/image_tables.py natural --data DATA --lpips FILE                # natural images instead of faces
+    python recipes/image_tables.py nonlinear --data DATA --lpips FILE              # JPEG, where no likelihood step is exact
     python recipes/image_tables.py calibration --data DATA --lpips FILE            # do 80 % intervals cover 80 %?
 
 ``--scale paper --device cuda`` runs them with the 256 x 256 models of the paper. Stopped, the same command goes on.
@@ -14,19 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from calibration_table import Calibration
-from image_study import TITLES, Scale
+from image_study import TITLES
 from image_table import Table, cell, compared, error, figures, find
 from lavps.evaluation.benchmark import Method
 from lavps.evaluation.benchmark.figures import matplotlib_figure
 from lavps.evaluation.benchmark.report import markdown_table
+from one_task_table import Natural, Nonlinear
 from shift_table import OutOfDistribution
-from zoo import add_measured
 
 ENDS = (0, 1, 3, 10)
 
@@ -186,62 +186,13 @@ class Rivals(Table):
         return min(scores, key=lambda size: scores[size])
 
 
-@dataclass(frozen=True)
-class Natural(Table):
-    """Super-resolution of natural images, by a prior and a model of such."""
-
-    scale: Scale = "natural"
-    count: int = 40
-    tasks: tuple[str, ...] = ("sr4",)
-
-    def run(self) -> None:
-        """Write natural.md."""
-        [task] = self.tasks
-        model, then = self.model(task), {"gradient_steps_start": 0, "r_step": 0.5}
-        methods = {
-            "MGDM, Adam, K=100": Method("mgdm", gradient_steps_start=1, gradient_steps_end=0, r_switch=0.8),
-            "MGDM, whitened, K=25": Method(
-                "mgdm", num_steps=25, minimizer="whitened", gradient_steps_start=1
-            ),
-            "MGDM, whitened, K=50": Method(
-                "mgdm", num_steps=50, minimizer="whitened", gradient_steps_start=1
-            ),
-            "likelihood steps, K=50": Method(
-                "lavps", num_steps=50, model="gentle-step", safeguard=False, **then
-            ),  # type: ignore[arg-type]
-            "LAVPS, K=25": Method("lavps", num_steps=25, model=model, probe_every=4, **then),  # type: ignore[arg-type]
-            "LAVPS, K=50": Method("lavps", num_steps=50, model=model, probe_every=4, **then),  # type: ignore[arg-type]
-        }
-        records = self.measured("natural", task, methods)
-        self.pictures("natural", task, records, list(methods))
-        head = [
-            "method",
-            "LPIPS",
-            "PSNR",
-            "chi²",
-            "cost",
-            "forwards",
-            "backwards",
-            "model passes",
-            "minus MGDM, Adam; within .003",
-        ]
-        rows = [
-            [r["name"], f"{r['lpips']:.4f} ± {error(r):.4f}", f"{r['psnr']:.2f}", f"{r['chi_square']:.2f}", f"{r['cost']:.0f}",
-             f"{r['forwards']:.0f}", f"{r['backwards']:.0f}", f"{r['model_forwards']:.0f}", compared(records[0], r)]
-            for r in records
-        ]  # fmt: skip
-        add_measured(
-            Path(model), "natural.md", head[:5], [row[:5] for row in rows if row[0].startswith("LAVPS")]
-        )
-        self.publish("natural", records, table=markdown_table(head, rows))
-
-
 Command = (
     Annotated[Ablation, tyro.conf.subcommand("ablation")]
     | Annotated[Windows, tyro.conf.subcommand("windows")]
     | Annotated[Rivals, tyro.conf.subcommand("rivals")]
     | Annotated[OutOfDistribution, tyro.conf.subcommand("out-of-distribution")]
     | Annotated[Natural, tyro.conf.subcommand("natural")]
+    | Annotated[Nonlinear, tyro.conf.subcommand("nonlinear")]
     | Annotated[Calibration, tyro.conf.subcommand("calibration")]
 )
 

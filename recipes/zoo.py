@@ -148,6 +148,8 @@ SMALL = {
 } | {
     f"faces64-{task}-window": warm_start("faces64", task, WINDOW) for task in ("sr4", "motion-blur", "centre-box")
 } | {
+    "faces64-jpeg": warm_start("faces64", "jpeg", INFERENCE | SHORTER | {"network": "unet-mini", "step-counts": "25 50 100"})
+} | {
     # Not told the likelihood step, as in the paper.
     f"faces64-{task}-plain": replace(
         warm_start("faces64", task, INFERENCE | SHORT | {"step-counts": "25 50 100", "no-shortcut": ""}), installed=False

@@ -2,26 +2,31 @@
 
     python recipes/architectures.py --data path/to/data --minutes 10
 
-Each network is first trained for a few steps to learn what a step costs, then from the start for as many steps as the time
-allows, with the same batch, schedule, optimiser and learning-rate shape. What counts is the denoising loss on images of
-people that the training never saw, with the same times and noise for both.
+A step of each is timed first, the networks taking turns; then each is trained for as many steps as the time allows, with the
+same batch, schedule, optimiser and learning-rate shape. What counts is the denoising loss on images of people that the
+training never saw, with the same times and noise for both.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 import tyro
 
 from lavps.amortization.checkpoint import read_config
 from lavps.cli import main as command_line
+from lavps.cli.choices import describe_network
 from lavps.evaluation.benchmark.report import markdown_table
+from lavps.networks import build_network
 
 HERE = Path(__file__).parent
+TURNS = 6  # the first is not counted
 
 
 @dataclass(frozen=True)
@@ -36,23 +41,21 @@ class Config:
     """Folder of the page."""
     minutes: float = 10.0
     """Processor time of each."""
-    networks: tuple[str, ...] = ("unet-small", "hdit-small")
-    """What is compared."""
-    rates: tuple[float, ...] = (5e-4, 1e-3)
-    """Learning rates tried for each: the better one counts."""
+    rates: dict[str, tuple[float, ...]] = field(
+        default_factory=lambda: {"unet-small": (1e-3, 2e-3), "hdit-small": (5e-4, 1e-3)}
+    )
+    """Networks, and the learning rates tried of each: the better one counts."""
     batch_size: int = 48
     """Images a step."""
 
 
-def train(
-    config: Config, network: str, rate: float, steps: int, folder: Path, validation_images: int = 256
-) -> float:
+def train(config: Config, network: str, rate: float, steps: int, folder: Path) -> float:
     """Processor seconds of a training."""
     start = time.process_time()
     options = {
         "data": config.data / "faces64-train.tar", "validation": config.data / "faces64-val.tar", "output": folder,
         "size": 64, "network": network, "steps": steps, "batch-size": config.batch_size, "learning-rate": rate,
-        "warmup-steps": max(1, steps // 8), "ema-decay": 0.99, "precision": "bf16", "validation-images": validation_images,
+        "warmup-steps": max(1, steps // 8), "ema-decay": 0.99, "precision": "bf16", "validation-images": 256,
         "validate-every": steps, "checkpoint-every": steps, "preview-every": 10 * steps, "log-every": max(1, steps // 20),
     }  # fmt: skip
     command_line(
@@ -66,25 +69,33 @@ def train(
     return time.process_time() - start
 
 
-def step_seconds(config: Config, network: str) -> float:
-    """Processor seconds of a training step, from two short trainings."""
-    folder = config.runs / f"{network}-probe"
-    known = config.runs / f"{network}-step.json"
-    if not known.exists():
-        seconds = []
-        for steps in (2, 12):
-            shutil.rmtree(folder, ignore_errors=True)
-            seconds.append(train(config, network, config.rates[0], steps, folder, validation_images=8))
-        shutil.rmtree(folder)
-        known.write_text(json.dumps((seconds[1] - seconds[0]) / 10))
-    return float(json.loads(known.read_text()))
+def steps_of(config: Config) -> dict[str, int]:
+    """How many steps of each network fill the time: forward and backward of a batch, the networks taking turns."""
+    known = config.runs / "steps.json"
+    if known.exists():
+        return json.loads(known.read_text())  # type: ignore[no-any-return]
+    networks = {name: build_network(describe_network(name, 3, 3)).train() for name in config.rates}
+    x, t = torch.randn(config.batch_size, 3, 64, 64), torch.rand(config.batch_size)
+    seconds: dict[str, list[float]] = {name: [] for name in networks}
+    for _ in range(TURNS):
+        for name, network in networks.items():
+            start = time.process_time()
+            with torch.autocast("cpu", torch.bfloat16):
+                network(x, t).square().mean().backward()
+            seconds[name].append(time.process_time() - start)
+    steps = {
+        name: max(20, round(60 * config.minutes / statistics.median(times[1:])))
+        for name, times in seconds.items()
+    }
+    config.runs.mkdir(parents=True, exist_ok=True)
+    known.write_text(json.dumps(steps))
+    return steps
 
 
 def main(config: Config) -> None:
     records = []
-    for network in config.networks:
-        steps = max(20, round(60 * config.minutes / step_seconds(config, network)))
-        for rate in config.rates:
+    for network, steps in steps_of(config).items():
+        for rate in config.rates[network]:
             folder = config.runs / f"{network}-{rate:g}"
             known = folder / "record.json"
             if not known.exists():
@@ -107,9 +118,7 @@ def main(config: Config) -> None:
         ]
         for r in records
     ]
-    best = {
-        network: min(r["loss"] for r in records if r["network"] == network) for network in config.networks
-    }
+    best = {network: min(r["loss"] for r in records if r["network"] == network) for network in config.rates}
     order = sorted(best, key=lambda network: best[network])
     verdict = f"{order[0]} is ahead: its loss is {1 - best[order[0]] / best[order[-1]]:.1%} below that of {order[-1]}."
     text = (

@@ -70,7 +70,7 @@ class Config(Table):
         }
         records = [record for task in self.tasks for record in self.measured(STUDY, task, methods)]
         held_out = {told: read_config(model).training["validation"] for told, model in models.items()}
-        rows = []
+        rows, first = [], find(records, self.tasks[0], self.told[0])
         for told in self.told:
             found = [find(records, task, told) for task in self.tasks]
             rows.append(
@@ -79,7 +79,7 @@ class Config(Table):
                     f"{held_out[told]['warm']:,.0f}",
                     f"{held_out[told]['acceptance']:.0%}",
                     *[f"{record['lpips']:.4f} ± {error(record):.4f}" for record in found],
-                    *[compared(find(records, self.tasks[0], self.told[0]), found[0])],
+                    "" if told == self.told[0] else compared(first, found[0]),
                     f"{found[0]['cost']:.0f}",
                 ]
             )

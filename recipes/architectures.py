@@ -69,32 +69,35 @@ def train(config: Config, network: str, rate: float, steps: int, folder: Path) -
     return time.process_time() - start
 
 
-def steps_of(config: Config) -> dict[str, int]:
-    """How many steps of each network fill the time: forward and backward of a batch, the networks taking turns."""
-    known = config.runs / "steps.json"
+def prices(config: Config) -> dict[str, dict[str, float]]:
+    """Processor seconds of a training step and of a forward pass of 8 images, the networks taking turns."""
+    known = config.runs / "prices.json"
     if known.exists():
         return json.loads(known.read_text())  # type: ignore[no-any-return]
-    networks = {name: build_network(describe_network(name, 3, 3)).train() for name in config.rates}
-    x, t = torch.randn(config.batch_size, 3, 64, 64), torch.rand(config.batch_size)
-    seconds: dict[str, list[float]] = {name: [] for name in networks}
-    for _ in range(TURNS):
-        for name, network in networks.items():
+    networks = {name: build_network(describe_network(name, 3, 3)) for name in config.rates}
+    seconds: dict[str, dict[str, list[float]]] = {name: {"step": [], "forward": []} for name in networks}
+    for name in list(networks) * TURNS:
+        for what, count in (("step", config.batch_size), ("forward", 8)):
+            x, t = torch.randn(count, 3, 64, 64), torch.rand(count)
             start = time.process_time()
-            with torch.autocast("cpu", torch.bfloat16):
-                network(x, t).square().mean().backward()
-            seconds[name].append(time.process_time() - start)
-    steps = {
-        name: max(20, round(60 * config.minutes / statistics.median(times[1:])))
-        for name, times in seconds.items()
+            with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(what == "step"):
+                out = networks[name](x, t)
+                if what == "step":
+                    out.square().mean().backward()
+            seconds[name][what].append(time.process_time() - start)
+    found = {
+        name: {what: statistics.median(times[1:]) for what, times in both.items()}
+        for name, both in seconds.items()
     }
     config.runs.mkdir(parents=True, exist_ok=True)
-    known.write_text(json.dumps(steps))
-    return steps
+    known.write_text(json.dumps(found))
+    return found
 
 
 def main(config: Config) -> None:
     records = []
-    for network, steps in steps_of(config).items():
+    for network, price in prices(config).items():
+        steps = max(20, round(60 * config.minutes / price["step"]))
         for rate in config.rates[network]:
             folder = config.runs / f"{network}-{rate:g}"
             known = folder / "record.json"
@@ -102,7 +105,9 @@ def main(config: Config) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
                 seconds = train(config, network, rate, steps, folder)
                 loss = read_config(folder / "model").training["validation"]["loss"]
-                record = {"network": network, "rate": rate, "steps": steps, "seconds": seconds, "loss": loss}
+                record = {
+                    "network": network, "rate": rate, "steps": steps, "seconds": seconds, "loss": loss, "forward": price["forward"],
+                }  # fmt: skip
                 known.write_text(json.dumps(record))
             records.append(json.loads(known.read_text()))
             print(records[-1], flush=True)
@@ -112,9 +117,10 @@ def main(config: Config) -> None:
         [
             r["network"],
             f"{r['rate']:g}",
-            f"{r['steps'] * config.batch_size}",
+            f"{r['steps'] * config.batch_size:,}",
             f"{r['seconds'] / 60:.1f}",
             f"{r['loss']:.4f}",
+            f"{1000 * r['forward'] / 8:.1f}",
         ]
         for r in records
     ]
@@ -127,7 +133,15 @@ def main(config: Config) -> None:
         .format(
             verdict=verdict,
             table=markdown_table(
-                ["network", "learning rate", "images seen", "processor minutes", "held-out loss"], rows
+                [
+                    "network",
+                    "learning rate",
+                    "images seen",
+                    "processor minutes",
+                    "held-out loss",
+                    "ms a forward",
+                ],
+                rows,
             ),
         )
     )

@@ -143,7 +143,7 @@ class OutOfDistribution(Table):
 
     def draw(self, acceptance: dict[str, dict[str, Curve]]) -> None:
         """Acceptance by time step, a panel a model."""
-        figure = matplotlib_figure(9.0, 3.4)
+        figure = matplotlib_figure(9.0, 4.0)
         for axis, (_, *tasks) in zip(figure.subplots(1, 2, sharey=True), SHIFTS, strict=True):
             for task, colour in zip(tasks, ("#0072B2", "#D55E00"), strict=True):
                 for name, (times, kept) in acceptance[task].items():
@@ -152,10 +152,10 @@ class OutOfDistribution(Table):
                         [100 * share for share in kept],
                         "--" if name else ".-",
                         color=colour,
-                        label=TITLES[task] + name,
+                        label=f"{TITLES[task]}{name and ','}{name}",
                     )
             axis.set(xlabel="time t of the step", xlim=(1, 0), ylim=(-3, 103))
-            axis.legend(frameon=False, fontsize=8)
+            axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0))
         figure.axes[0].set_ylabel("warm starts kept, %")
         figure.savefig(self.pages / STUDY / "acceptance.png", dpi=130)
 

@@ -19,7 +19,7 @@ def places(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> list[str
     folder = tmp_path_factory.mktemp("tables")
     for source, name in ((assets.prior, "faces64"), (assets.inference, "faces64-sr4")):
         shutil.copytree(source, folder / "zoo" / name)
-    for split, name in (("validation", "val"), ("test", "test")):
+    for split, name in (("validation", "train"), ("validation", "val"), ("test", "test")):
         with tarfile.open(folder / f"faces64-{name}.tar", "w") as shard:
             for picture in sorted((assets.folder / split).glob("*.png")):
                 shard.add(picture, picture.name)
@@ -55,3 +55,19 @@ def test_the_coverage_of_intervals_is_measured(places: list[str]) -> None:
     for record in records:
         assert 0 <= record["coverage"][0] <= record["coverage"][1] <= 1
         assert record["psnr_mean"] > record["psnr_sample"]
+
+
+def test_ways_of_telling_are_trained_and_compared(places: list[str]) -> None:
+    pages = Path(places[places.index("--pages") + 1])
+    network = pages.parent / "network.json"
+    network.write_text(
+        json.dumps({"kind": "unet", "widths": [16], "depth": 1, "attention": [], "head_dim": 16})
+    )
+    own = {"network": network, "runs": pages.parent / "runs", "steps": 3, "train-batch": 2, "num-steps": 4}
+    words = [word for name, value in own.items() for word in (f"--{name}", str(value))]
+    run("conditionings.py", *places, *words, "--tasks", "sr4", "half-pixels", "--told", "palette", "gradient")
+    records = json.loads((pages / "conditionings.json").read_text())
+    assert [record["name"] for record in records] == 2 * ["palette", "gradient"] + ["palette", "gradient"]
+    assert all(record["backwards"] == 0 < record["model_forwards"] for record in records[:4])
+    assert records[4]["validation"]["zero"] == records[5]["validation"]["zero"]
+    assert "| palette |" in (pages / "conditionings.md").read_text()

@@ -71,7 +71,7 @@ WINDOW = INFERENCE | {
     "network": "unet-mini", "window": 0.3, "solver-steps": 3, "step-counts": "50 100",
     "steps": 300, "warmup-steps": 50, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300,
 }  # fmt: skip
-# Smaller, and better for the same number of images (benchmarks/conditionings.md).
+# Smaller, and better on a family of blurs after half the images (benchmarks/conditionings.md).
 HDIT = INFERENCE | {
     "network": "hdit-tiny", "step-counts": "25 50 100",
     "steps": 300, "warmup-steps": 50, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300,
@@ -154,8 +154,6 @@ SMALL = {
     f"faces64-{task}-window": warm_start("faces64", task, WINDOW) for task in ("sr4", "motion-blur", "centre-box")
 } | {
     "faces64-jpeg": warm_start("faces64", "jpeg", HDIT)
-} | {
-    f"faces64-{task}-hdit": warm_start("faces64", task, HDIT) for task in ("sr4", "motion-blur", "centre-box")
 } | {
     # Not told the likelihood step, as in the paper.
     f"faces64-{task}-plain": replace(

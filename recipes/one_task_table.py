@@ -45,7 +45,7 @@ class OneTask(Table):
         ]
         rows = [
             [r["name"], f"{r['lpips']:.4f} ± {error(r):.4f}", f"{r['psnr']:.2f}", f"{r['chi_square']:.2f}", f"{r['cost']:.0f}",
-             f"{r['forwards']:.0f}", f"{r['backwards']:.0f}", f"{r['model_forwards']:.0f}", compared(records[0], r)]
+             f"{r['forwards']:.0f}", f"{r['backwards']:.0f}", f"{r['model_forwards']:.0f}", compared(records[0], r) if r is not records[0] else ""]
             for r in records
         ]  # fmt: skip
         add_measured(
@@ -99,12 +99,16 @@ class Nonlinear(OneTask):
         untrained: dict[str, Any] = none | {"safeguard": False}
         return {
             "MGDM, Adam, K=100": Method("mgdm", learning_rate=self.learning_rate()),
+            "MGDM, whitened, K=25": Method("mgdm", num_steps=25, minimizer="whitened"),
             "MGDM, whitened, K=50": Method("mgdm", num_steps=50, minimizer="whitened"),
             "likelihood steps, K=50": Method("lavps", model="likelihood-step", **untrained),
             "gentle steps, then likelihood steps, K=50": Method(
                 "lavps", model="gentle-step", r_step=0.5, **untrained
             ),
             "LAVPS, K=25": Method("lavps", **none | guarded | {"num_steps": 25}),
+            "LAVPS, K=25, one whitened gradient": Method(
+                "lavps", num_steps=25, gradient_steps_start=1, minimizer="whitened", **guarded
+            ),
             "LAVPS, K=50": Method("lavps", **none | guarded),
             "LAVPS, K=50, then likelihood steps": Method("lavps", r_step=0.5, **none | guarded),
             "LAVPS, K=50, gradients in the last 10 %": Method("lavps", **none | guarded | last),

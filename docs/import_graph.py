@@ -1,8 +1,8 @@
-"""The rooms of the package, who imports whom, and a drawing of it: all read off the source.
+"""The packages of the library, their imports and a figure of them, all read from the source.
 
-    python docs/import_graph.py rooms.svg
+    python docs/import_graph.py packages.svg
 
-The order of the rooms is that of reading; ``tests/test_layout.py`` keeps imports pointing backwards in it.
+The packages have a reading order; ``tests/test_layout.py`` checks that imports point backwards in it.
 """
 
 from __future__ import annotations
@@ -12,33 +12,46 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOMS = [
+SOURCE = Path(__file__).parents[1] / "src" / "lavps"
+READING_ORDER = [
+    "extras",
+    "devices",
+    "image_formats",
     "schedule",
     "transitions",
     "random",
+    "nn",
+    "io",
     "priors",
-    "operators",
     "noise",
+    "operators",
+    "checkpoints",
     "problem",
+    "data_step",
     "variational",
     "minimizers",
-    "initializers",
+    "guidance",
     "samplers",
-    "networks",
+    "training",
     "amortization",
+    "pages",
     "evaluation",
+    "benchmark",
+    "tiling",
     "restoration",
+    "apps",
     "cli",
 ]
+ROOMS = [name for name in READING_ORDER if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()]
 
 
 def room_of(path: Path, source: Path) -> str:
-    """The room a file belongs to."""
+    """Return the package that a file belongs to."""
     return path.relative_to(source).parts[0].removesuffix(".py")
 
 
 def imported_rooms(tree: ast.AST, path: Path, source: Path) -> set[str]:
-    """The rooms a file imports from, by relative or absolute name, at any depth of the file."""
+    """Return the packages that a file imports from, by relative or absolute name, anywhere in the file."""
     depth_of_file = len(path.relative_to(source).parts)
     rooms = set()
     for node in ast.walk(tree):
@@ -54,12 +67,12 @@ def imported_rooms(tree: ast.AST, path: Path, source: Path) -> set[str]:
 
 
 def source_files(source: Path) -> list[Path]:
-    """Every module but the package's own front door."""
+    """Return all modules except the top-level ``__init__``."""
     return sorted(path for path in source.rglob("*.py") if path != source / "__init__.py")
 
 
 def import_graph(source: Path) -> tuple[dict[str, set[str]], dict[str, int]]:
-    """For every room the rooms it imports, and its lines of code."""
+    """Return the imports of every package, and its lines of code."""
     imports: dict[str, set[str]] = {room: set() for room in ROOMS}
     lines = dict.fromkeys(ROOMS, 0)
     for path in source_files(source):
@@ -70,7 +83,7 @@ def import_graph(source: Path) -> tuple[dict[str, set[str]], dict[str, int]]:
 
 
 def draw(source: Path) -> Any:
-    """A square where the room of a line imports from the room of a column; all lie below the diagonal."""
+    """Draw a square where the package of a row imports from the package of a column."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
@@ -93,10 +106,10 @@ def draw(source: Path) -> Any:
     axis.grid(which="minor", color="#eeeeee")
     axis.tick_params(which="both", length=0)
     axis.set_aspect("equal")
-    axis.set_xlabel("grey: lines of the room itself")
-    axis.set_ylabel("this room imports from ...")
+    axis.set_xlabel("numbers: lines of code of the package")
+    axis.set_ylabel("importing package")
     return figure
 
 
 if __name__ == "__main__":
-    draw(Path(__file__).parents[1] / "src" / "lavps").savefig(sys.argv[1])
+    draw(SOURCE).savefig(sys.argv[1])

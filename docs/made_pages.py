@@ -23,13 +23,13 @@ MADE = DOCS / "_static" / "made"
 
 
 def benchmark_pages() -> None:
-    """Copies of ``benchmarks/*.md`` with their figures, and links to recipes as plain names."""
+    """Copy ``benchmarks/*.md`` with their figures; links out of the folder become plain names."""
     folder = DOCS / "benchmarks"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for source in sorted((ROOT / "benchmarks").glob("*.md")):
         text = source.read_text()
-        # What lies outside of the folder has no page here.
+        # Files outside of the folder have no page on the site.
         (folder / source.name).write_text(re.sub(r"\[([^\]]+)\]\(\.\./[^)]+\)", r"\1", text))
         for name in set(re.findall(r"\]\(([^):#]+\.(?:png|svg|jpg|gif|json))\)", text)):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def benchmark_pages() -> None:
 
 
 def reference_pages() -> dict[str, list[str]]:
-    """The modules of each page of the reference: a page a room, and one for every package inside of one."""
+    """Return the modules of each page of the reference: one page per package and per subpackage."""
     pages: dict[str, list[str]] = {room: [f"lavps.{room}"] for room in ROOMS if room != "cli"}
     for path in source_files(SOURCE):
         *packages, name = path.relative_to(SOURCE).with_suffix("").parts
@@ -122,7 +122,7 @@ def command_page() -> None:
 
 def import_drawing() -> None:
     """The architecture page's figure."""
-    draw(SOURCE).savefig(MADE / "rooms.svg")
+    draw(SOURCE).savefig(MADE / "packages.svg")
 
 
 def make_all(*_: object) -> None:

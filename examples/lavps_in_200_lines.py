@@ -55,7 +55,7 @@ def bridge(x_0: Tensor, x_u: Tensor, t: Tensor, u: Tensor) -> tuple[Tensor, Tens
 
 
 class Mixture:
-    """p(x_0) = sum_k w_k N(m_k, C_k), and how many passes of its denoiser were asked for."""
+    """p(x_0) = sum_k w_k N(m_k, C_k), with a count of its denoiser evaluations."""
 
     def __init__(self, weights: Tensor, means: Tensor, covariances: Tensor) -> None:
         self.weights, self.means, self.covariances = weights, means, covariances
@@ -140,10 +140,10 @@ class InferenceModel(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, c: Context) -> tuple[Tensor, Tensor]:
-        """The measurement enters as where it pulls x_0, A^T (y - A x_0), which every operator has."""
+        """Predict q; the measurement enters as the likelihood score A^T (y - A x_0)."""
         pull = (c.y - c.x_0 @ c.A.T) @ c.A / NOISE
-        told = torch.cat([c.x_0, c.x_t, pull / (1 + pull.abs() / 4), c.s, c.t], dim=1)
-        shift, spread = self.network(told).chunk(2, dim=1)
+        inputs = torch.cat([c.x_0, c.x_t, pull / (1 + pull.abs() / 4), c.s, c.t], dim=1)
+        shift, spread = self.network(inputs).chunk(2, dim=1)
         mean, log_std = c.bridge()
         return mean + log_std.exp() * shift, log_std + spread
 
@@ -219,7 +219,7 @@ def distance(samples: Tensor, exact: Mixture) -> float:
 
 
 def seeded(rows: int, seed: int) -> Noise:
-    """Noise by address: asked again for the same (what, k, number), it gives the same draw."""
+    """Noise by address: the same (what, k, number) gives the same draw."""
 
     def noise(what: str, k: int, number: int) -> Tensor:
         place = ["initial", "transition", "objective", "variational", "renoise"].index(what)

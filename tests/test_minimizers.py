@@ -6,7 +6,7 @@ import torch
 import lavps
 from lavps.minimizers import Minimizer
 from lavps.variational import DiagonalGaussian
-from test_variational import context, objective
+from support.variational import context, objective
 
 MINIMIZERS = {
     "adam": lavps.Adam(0.01),
@@ -43,7 +43,7 @@ def test_descending_lowers_the_loss(minimizer: Minimizer) -> None:
 
 @EVERY
 def test_a_gradient_at_hand_is_used_instead_of_a_new_one(minimizer: Minimizer) -> None:
-    prior = lavps.priors.MeteredPrior(objective(context()).prior)
+    prior = lavps.priors.CountingPrior(objective(context()).prior)
     problem = objective(context(), prior)
     expected, _ = minimizer.minimize(problem, problem.context.bridge, 3)
     assert (prior.forwards, prior.backwards) == (9, 9)

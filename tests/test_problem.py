@@ -517,7 +517,7 @@ def test_the_pull_is_the_gradient_of_a_gaussian_log_likelihood(operator: Operato
     y = operator(torch.zeros(3, *SHAPE, dtype=torch.float64))
     problem = InverseProblem(y, operator, GaussianNoise(STDS))
     (gradient,) = torch.autograd.grad(problem.log_likelihood(x).sum(), x)
-    torch.testing.assert_close(problem.pull(x.detach()), gradient)
+    torch.testing.assert_close(problem.likelihood_score(x.detach()), gradient)
 
 
 @pytest.mark.parametrize("operator", [AveragePool(2), Mask(torch.arange(16).reshape(4, 4) % 3 > 0)], ids=repr)
@@ -525,4 +525,6 @@ def test_the_stiffness_is_the_change_of_the_pull(operator: Operator) -> None:
     generator = torch.Generator().manual_seed(0)
     x, u = (torch.randn(3, *SHAPE, generator=generator, dtype=torch.float64) for _ in range(2))
     problem = InverseProblem(operator(torch.zeros_like(x)), operator, GaussianNoise(STDS))
-    torch.testing.assert_close(problem.stiffness(x)(u), problem.pull(x) - problem.pull(x + u))
+    torch.testing.assert_close(
+        problem.gauss_newton_product(x)(u), problem.likelihood_score(x) - problem.likelihood_score(x + u)
+    )

@@ -17,7 +17,7 @@ from lavps.random import NoiseStreams, Purpose, generator
 
 SINGLE, DOUBLE = torch.empty(0), torch.empty(0, dtype=torch.float64)
 COMPLEX = torch.empty(0, dtype=torch.complex128)
-LARGE = NoiseStreams.of(4, seed=11)
+LARGE = NoiseStreams.from_seed(4, seed=11)
 integers = st.integers(-(2**63), 2**64 - 1)
 
 GOLDEN_NORMAL = [
@@ -84,7 +84,7 @@ def test_coordinates_are_not_interchangeable() -> None:
 def test_a_row_of_a_batch_is_bit_identical_to_a_single_run(
     shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    streams = NoiseStreams.of(5, seed=9, num_samples=2)
+    streams = NoiseStreams.from_seed(5, seed=9, num_samples=2)
     like = torch.empty(0, dtype=dtype)
     batch = streams.normal(Purpose.INITIAL, shape, like, step=3)
     assert batch.shape == (10, *shape)
@@ -120,7 +120,7 @@ def test_normals_are_standard_normal() -> None:
 
 
 def test_both_halves_of_the_box_muller_pair_are_normal_and_independent() -> None:
-    z = NoiseStreams.of(1, seed=5).normal(Purpose.PRIOR, (100_000,), DOUBLE)[0]
+    z = NoiseStreams.from_seed(1, seed=5).normal(Purpose.PRIOR, (100_000,), DOUBLE)[0]
     first, second = z[:50_000], z[50_000:]
     for half in (first, second):
         assert stats.kstest(half.numpy(), "norm").pvalue > 1e-3
@@ -144,7 +144,7 @@ def test_neighbouring_addresses_are_independent() -> None:
 
 
 def test_the_first_number_of_many_addresses_is_normal() -> None:
-    streams = NoiseStreams.of(4000, seed=3)
+    streams = NoiseStreams.from_seed(4000, seed=3)
     z = streams.normal(Purpose.PRIOR, (1,), DOUBLE).flatten()
     assert stats.kstest(z.numpy(), "norm").pvalue > 1e-3
     assert abs(torch.corrcoef(torch.stack([z[1:], z[:-1]]))[0, 1].item()) < 4 / 4000**0.5
@@ -176,13 +176,13 @@ def test_one_bit_of_the_address_changes_half_of_the_bits_of_the_draw(bit: int) -
 
 
 def test_bytes_of_a_long_draw_are_equally_frequent() -> None:
-    words = NoiseStreams.of(1, seed=4)._words(Purpose.PRIOR, 0, 0, 50_000)
+    words = NoiseStreams.from_seed(1, seed=4)._words(Purpose.PRIOR, 0, 0, 50_000)
     assert len(np.unique(words)) == 50_000
     assert stats.chisquare(np.bincount(words.view(np.uint8).ravel(), minlength=256)).pvalue > 1e-3
 
 
 def test_numbers_of_one_draw_are_uncorrelated_at_every_short_distance() -> None:
-    z = NoiseStreams.of(1, seed=6).normal(Purpose.PRIOR, (100_000,), DOUBLE)[0]
+    z = NoiseStreams.from_seed(1, seed=6).normal(Purpose.PRIOR, (100_000,), DOUBLE)[0]
     for values in (z, z.square() - 1):
         for lag in range(1, 20):
             product = values[lag:] * values[:-lag]
@@ -190,7 +190,7 @@ def test_numbers_of_one_draw_are_uncorrelated_at_every_short_distance() -> None:
 
 
 def test_no_rows_and_no_numbers_are_no_special_case() -> None:
-    nobody = NoiseStreams.of(0)
+    nobody = NoiseStreams.from_seed(0)
     assert nobody.normal(Purpose.INITIAL, (3, 2), SINGLE).shape == (0, 3, 2)
     assert nobody.uniform(Purpose.COMPONENT).shape == (0,)
     assert nobody.poisson(Purpose.MEASUREMENT, torch.ones(0, 3)).shape == (0, 3)
@@ -219,14 +219,14 @@ def test_complex_noise_has_unit_variance_split_evenly() -> None:
 
 
 def test_uniforms_fill_the_unit_interval() -> None:
-    u = NoiseStreams.of(5000, seed=2).uniform(Purpose.COMPONENT)
+    u = NoiseStreams.from_seed(5000, seed=2).uniform(Purpose.COMPONENT)
     assert u.shape == (5000,)
     assert u.dtype == torch.float64
     assert u.min().item() >= 0.0
     assert u.max().item() < 1.0
     assert stats.kstest(u.numpy(), "uniform").pvalue > 1e-3
     assert abs(torch.corrcoef(torch.stack([u[1:], u[:-1]]))[0, 1].item()) < 4 / 5000**0.5
-    assert torch.equal(NoiseStreams.of(5000, seed=2).select([17]).uniform(Purpose.COMPONENT), u[17:18])
+    assert torch.equal(NoiseStreams.from_seed(5000, seed=2).select([17]).uniform(Purpose.COMPONENT), u[17:18])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 4.0, 1000.0])
@@ -251,38 +251,46 @@ def test_counts_are_a_function_of_the_row_and_of_its_own_rate() -> None:
 
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64 - 1, 2**80 + 12345])
 def test_huge_and_negative_seeds_are_seeds_like_any_other(seed: int) -> None:
-    z = NoiseStreams.of(2, seed=seed).normal(Purpose.PRIOR, (1000,), DOUBLE)
+    z = NoiseStreams.from_seed(2, seed=seed).normal(Purpose.PRIOR, (1000,), DOUBLE)
     assert abs(z.mean().item()) < 0.1
-    assert not torch.equal(z, NoiseStreams.of(2, seed=0).normal(Purpose.PRIOR, (1000,), DOUBLE))
+    assert not torch.equal(z, NoiseStreams.from_seed(2, seed=0).normal(Purpose.PRIOR, (1000,), DOUBLE))
     assert generator(seed, seed, Purpose.OPERATOR).random() != generator(0, 0, Purpose.OPERATOR).random()
 
 
 def test_the_item_id_and_not_the_place_decides_the_noise() -> None:
-    forwards = NoiseStreams.of(3, items=[10, 20, 30]).normal(Purpose.INITIAL, (5,), SINGLE)
-    backwards = NoiseStreams.of(3, items=[30, 20, 10]).normal(Purpose.INITIAL, (5,), SINGLE)
+    forwards = NoiseStreams.from_seed(3, items=[10, 20, 30]).normal(Purpose.INITIAL, (5,), SINGLE)
+    backwards = NoiseStreams.from_seed(3, items=[30, 20, 10]).normal(Purpose.INITIAL, (5,), SINGLE)
     assert torch.equal(forwards.flip(0), backwards)
-    assert torch.equal(NoiseStreams.of(1, items=[20]).normal(Purpose.INITIAL, (5,), SINGLE)[0], forwards[1])
-    default = NoiseStreams.of(3).normal(Purpose.INITIAL, (5,), SINGLE)
-    assert torch.equal(default, NoiseStreams.of(3, items=[0, 1, 2]).normal(Purpose.INITIAL, (5,), SINGLE))
+    assert torch.equal(
+        NoiseStreams.from_seed(1, items=[20]).normal(Purpose.INITIAL, (5,), SINGLE)[0], forwards[1]
+    )
+    default = NoiseStreams.from_seed(3).normal(Purpose.INITIAL, (5,), SINGLE)
+    assert torch.equal(
+        default, NoiseStreams.from_seed(3, items=[0, 1, 2]).normal(Purpose.INITIAL, (5,), SINGLE)
+    )
 
 
 def test_every_item_may_have_its_own_seed() -> None:
     seeds = [5, 6, 5]
-    streams = NoiseStreams.of(3, seed=seeds, items=[1, 1, 1])
+    streams = NoiseStreams.from_seed(3, seed=seeds, items=[1, 1, 1])
     z = streams.normal(Purpose.INITIAL, (5,), SINGLE)
     assert torch.equal(z[0], z[2])
     for row, seed in enumerate(seeds):
-        assert torch.equal(NoiseStreams.of(1, seed, [1]).normal(Purpose.INITIAL, (5,), SINGLE)[0], z[row])
-    assert NoiseStreams.of(2, seed=np.int64(4)) == NoiseStreams.of(2, seed=4)
-    assert NoiseStreams.of(2, seed=np.array([4, 5])) == NoiseStreams.of(2, seed=[4, 5])
+        assert torch.equal(
+            NoiseStreams.from_seed(1, seed, [1]).normal(Purpose.INITIAL, (5,), SINGLE)[0], z[row]
+        )
+    assert NoiseStreams.from_seed(2, seed=np.int64(4)) == NoiseStreams.from_seed(2, seed=4)
+    assert NoiseStreams.from_seed(2, seed=np.array([4, 5])) == NoiseStreams.from_seed(2, seed=[4, 5])
 
 
 def test_samples_of_an_item_lie_side_by_side_and_extend_each_other() -> None:
-    streams = NoiseStreams.of(2, seed=1, items=[7, 9], num_samples=3)
+    streams = NoiseStreams.from_seed(2, seed=1, items=[7, 9], num_samples=3)
     assert len(streams) == 6
     assert streams.items == (7, 7, 7, 9, 9, 9)
     assert streams.samples == (0, 1, 2, 0, 1, 2)
-    few, many = (NoiseStreams.of(1, num_samples=n).normal(Purpose.INITIAL, (4,), SINGLE) for n in (2, 5))
+    few, many = (
+        NoiseStreams.from_seed(1, num_samples=n).normal(Purpose.INITIAL, (4,), SINGLE) for n in (2, 5)
+    )
     assert torch.equal(many[:2], few)
     assert len({tuple(row.tolist()) for row in many}) == 5
 
@@ -290,13 +298,13 @@ def test_samples_of_an_item_lie_side_by_side_and_extend_each_other() -> None:
 @pytest.mark.parametrize(("seed", "items"), [([1, 2], None), (0, [1, 2]), ([1, 2, 3], [1]), ([], None)])
 def test_wrong_lengths_are_refused(seed: int | list[int], items: list[int] | None) -> None:
     with pytest.raises(ValueError, match="3 items need"):
-        NoiseStreams.of(3, seed, items)
+        NoiseStreams.from_seed(3, seed, items)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=8))
 def test_select_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
-    streams = NoiseStreams.of(3, seed=[4, 5, 6], num_samples=2)
+    streams = NoiseStreams.from_seed(3, seed=[4, 5, 6], num_samples=2)
     picked = streams.select(rows)
     assert len(picked) == len(rows)
     z = streams.normal(Purpose.DDIM, (3,), SINGLE)
@@ -304,7 +312,7 @@ def test_select_takes_rows_in_any_order_and_number(rows: list[int]) -> None:
 
 
 def test_global_generators_are_neither_read_nor_advanced() -> None:
-    streams = NoiseStreams.of(2)
+    streams = NoiseStreams.from_seed(2)
 
     def everything() -> list[Tensor]:
         return [
@@ -341,7 +349,7 @@ def test_generators_are_found_by_their_address() -> None:
 
 
 def test_published_seeds_keep_their_meaning() -> None:
-    streams = NoiseStreams.of(2, seed=2024, items=[3, 4])
+    streams = NoiseStreams.from_seed(2, seed=2024, items=[3, 4])
     normal = streams.normal(Purpose.INITIAL, (3,), SINGLE, step=5, index=6)
     uniform = streams.uniform(Purpose.COMPONENT, step=1)
     counts = streams.poisson(Purpose.MEASUREMENT, torch.full((2, 4), 10.0))
@@ -359,7 +367,7 @@ def test_threads_do_not_disturb_each_other() -> None:
         return [
             streams.normal(Purpose.DDIM, (3, 32, 32), SINGLE, step=step)
             for step in range(10)
-            for streams in (NoiseStreams.of(2, seed=1), NoiseStreams.of(1, seed=2))
+            for streams in (NoiseStreams.from_seed(2, seed=1), NoiseStreams.from_seed(1, seed=2))
         ]
 
     expected = work(0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import FrozenInstanceError, fields
+
 import mpmath as mp
 import pytest
 import torch
@@ -9,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import lavps
+from lavps.operators import Identity
 from lavps.schedule import VE, Cosine, DiscreteVP, Flow, Schedule, VPLinear, as_time, time_grid
 
 mp.mp.dps = 60
@@ -253,6 +258,34 @@ def test_a_schedule_does_not_change_with_the_betas_it_was_made_from() -> None:
     betas.fill_(0.5)
     assert schedule.alpha(time(1.0)).item() == before
     assert repr(schedule) == name
+
+
+@every_schedule
+def test_a_schedule_has_no_fields_but_its_numbers_and_cannot_be_changed(schedule: Schedule) -> None:
+    before = pickle.dumps(schedule)
+    schedule.alpha(time(0.3))
+    assert pickle.dumps(schedule) == before
+    assert pickle.loads(before) == schedule
+    assert set(vars(schedule)) == {each.name for each in fields(schedule)}  # type: ignore[arg-type]
+    with pytest.raises(FrozenInstanceError):
+        schedule.offset = 1.0  # type: ignore[attr-defined]
+
+
+@every_schedule
+def test_coefficients_are_differentiable_again_and_again_on_a_shared_schedule(schedule: Schedule) -> None:
+    prior = lavps.GaussianPrior(torch.zeros(1, 2, 2), torch.eye(4), schedule)
+    problem = lavps.InverseProblem(torch.ones(1, 1, 2, 2), Identity(), lavps.GaussianNoise(0.1))
+    sampler = lavps.MGDM(prior, num_steps=4)
+    gradients = []
+    for _ in range(2):
+        t = time(0.5).requires_grad_()  # a time of the sampler's grid
+        (schedule.alpha(t) + schedule.sigma(t)).backward()
+        gradients.append(t.grad)
+        first, second = (sampler.sample(problem).samples for _ in range(2))
+        assert torch.equal(first, second)
+    assert gradients[0] is not None
+    assert gradients[0].isfinite()
+    assert torch.equal(gradients[0], gradients[1])
 
 
 def test_numbers_become_float64_times() -> None:

@@ -9,27 +9,14 @@ import lavps
 from lavps.schedule import as_time
 from lavps.transitions import bridge
 from lavps.variational import Context, DiagonalGaussian, Objective
-from problems import images, network_prior, pooling_problem
+from support.problems import images
+from support.variational import context, objective
 
 
 def gaussian(batch: int, seed: int) -> DiagonalGaussian:
     generator = torch.Generator().manual_seed(seed)
     mean, log_std = torch.randn(2, batch, 1, 8, 8, generator=generator, dtype=torch.float64)
     return DiagonalGaussian(mean, 0.3 * log_std)
-
-
-def context(batch: int = 3, s: float | Tensor = 0.3, t: float | Tensor = 0.4) -> Context:
-    problem = pooling_problem(batch)
-    return Context(
-        images(batch, seed=1), images(batch, seed=2), as_time(s), as_time(t), problem, lavps.VPLinear()
-    )
-
-
-def objective(c: Context, prior: lavps.Prior | None = None) -> Objective:
-    def noise(index: int) -> Tensor:
-        return 2 * images(len(c.x_0), seed=100 + index).to(c.x_0)
-
-    return Objective(prior or network_prior(), c, noise)
 
 
 def test_kl_is_that_of_torch_per_sample() -> None:

@@ -2,9 +2,9 @@ r"""
 The method from zero, in two dimensions
 =======================================
 
-A *prior* says what images look like, a *measurement* what we saw of one image, and the *posterior* what is left to believe.
-Here an image has two pixels, so that all three can be drawn, and the prior is a mixture of three Gaussians, so that all
-three are known exactly. We build the method up from its parts and watch it work.
+A *prior* is the distribution of images, a *measurement* is an observation of one image, and the *posterior* is the distribution
+of the image given the measurement. Here an image has two pixels, so that all three can be drawn. The prior is a mixture of
+three Gaussians, so that all three are known exactly. We assemble the method from its parts and watch it run.
 """
 
 import matplotlib.pyplot as plt
@@ -12,6 +12,7 @@ import torch
 from matplotlib.animation import FuncAnimation
 
 import lavps
+from lavps.guidance import Gradient, Linearized
 from lavps.variational import Objective
 
 # %%
@@ -56,8 +57,8 @@ figure.tight_layout()
 # %%
 # The measurement
 # ---------------
-# A camera that sees the first pixel only, with noise of standard deviation 0.1. What it says of the second pixel, it says
-# through the prior. Two clouds explain the measurement and one does not.
+# A camera observes only the first pixel, with noise of standard deviation 0.1. It constrains the second pixel only through
+# the prior. Two clouds explain the measurement and one does not.
 
 camera = lavps.operators.CallableOperator(lambda x: x[..., :1], in_shape=(1, 2))
 problem = lavps.InverseProblem(torch.tensor([[[0.4]]]), camera, lavps.GaussianNoise(0.1))
@@ -70,8 +71,9 @@ print("                      and after y:  ", [round(float(w), 2) for w in poste
 # -----------------
 # A sampler walks from noise to an image. At a time t it holds a noisy image :math:`x_t` and a guess :math:`x_0` of the
 # clean one, and wants to draw the image at an earlier time s < t. Without a measurement it would draw it from the *bridge*,
-# a Gaussian between the two. With a measurement it wants the bridge times the likelihood of y, which is no Gaussian: the
-# likelihood asks the denoiser, :math:`\ell(y \,|\, D(x_s, s))`. The method takes the nearest Gaussian q, which minimises
+# a Gaussian between the two. With a measurement it wants the bridge times the likelihood of y, which is not
+# Gaussian: the likelihood :math:`\ell(y \,|\, D(x_s, s))` contains the denoiser. The method uses the nearest Gaussian q, which
+# minimizes
 #
 # .. math:: L(q) = E_q[-\log \ell(y \,|\, D(x_s, s))] + KL(q \,\|\, \text{bridge}).
 #
@@ -111,14 +113,15 @@ ax.legend(fontsize=8)
 figure.tight_layout()
 
 # %%
-# Each gradient step differentiates the denoiser. With a network for a denoiser, that is nearly all of the cost.
+# Each gradient step differentiates the denoiser. If the denoiser is a network, these passes are nearly all of the cost.
 #
 # The loop
 # --------
-# MGDM repeats three moves from t = 1 down to 0: draw :math:`x_s` from q; guess :math:`x_0 = D(x_s, s)`; add noise to be at t
-# again. Here are 300 runs side by side. Contours: the exact posterior, which no sampler is told. Press play.
+# MGDM repeats three moves from t = 1 down to 0. It draws :math:`x_s` from q, denoises it to :math:`x_0 = D(x_s, s)`, and adds
+# noise to return to time t. How q is found is the sampler's *guidance*; here it takes three gradient steps. The animation
+# shows 300 runs. The contours are the exact posterior, which the sampler does not use. Press play.
 
-sampler = lavps.MGDM(prior, num_steps=40, gradient_steps_start=3)
+sampler = lavps.MGDM(prior, num_steps=40, guidance=Gradient(steps=3))
 frames = [(float(step.progress.t), step.x_0[:, 0].clone()) for step in sampler.iterate(problem, 300)]
 
 figure, ax = plt.subplots(figsize=(4.4, 4.4))
@@ -145,19 +148,19 @@ animation = FuncAnimation(figure, show, frames=[*range(0, len(frames), 2), len(f
 # The posterior is known, so the distance to it can be measured: sliced Wasserstein, the typical distance between sorted
 # samples seen from random directions. As many exact samples have a distance too, the floor.
 #
-# LAVPS is the same loop with another start: a *warm start* instead of the bridge. Usually a trained network gives it (the
-# fourth tutorial trains one). Here we take one that needs no training, a linearised step towards the measurement. It costs
-# no derivative of the denoiser.
+# Other guidance finds q without gradient steps. ``Linearized`` solves the inner problem with the denoiser linearized, which
+# needs neither training nor a derivative of the denoiser. In LAVPS a trained network predicts q; the fourth tutorial trains
+# one.
 
 from lavps.evaluation import sliced_wasserstein
 
 exact = posterior.sample(2000, seed=1).float()
 print(f"exact samples: distance {sliced_wasserstein(posterior.sample(2000, seed=2).float(), exact):.3f}")
 samplers = {
-    "MGDM, no gradient step": lavps.MGDM(prior, gradient_steps_start=0),
-    "MGDM, 1 gradient step": lavps.MGDM(prior, gradient_steps_start=1),
-    "MGDM, 3 gradient steps": lavps.MGDM(prior, gradient_steps_start=3),
-    "LAVPS, warm start only": lavps.LAVPS(prior, lavps.LikelihoodStep(), gradient_steps_start=0),
+    "MGDM, no gradient step": lavps.MGDM(prior, guidance=Gradient(steps=0)),
+    "MGDM, 1 gradient step": lavps.MGDM(prior, guidance=Gradient(steps=1)),
+    "MGDM, 3 gradient steps": lavps.MGDM(prior, guidance=Gradient(steps=3)),
+    "linearized": lavps.MGDM(prior, guidance=Linearized()),
 }
 figure, axes = plt.subplots(1, 4, figsize=(11, 3.2), sharex=True, sharey=True)
 for ax, (name, sampler) in zip(axes, samplers.items(), strict=True):
@@ -171,9 +174,9 @@ for ax, (name, sampler) in zip(axes, samplers.items(), strict=True):
 figure.tight_layout()
 
 # %%
-# Without gradient steps MGDM does not hear the measurement and draws from the prior. With them it finds both clouds, though
-# not their exact width: Adam's steps have a fixed size, and near the end of the walk, where the noise is small, they are as
-# large as the clouds. The warm start, whose step is sized by the problem, gets there with no backward pass at all.
+# Without gradient steps MGDM ignores the measurement and draws from the prior. With gradient steps it finds both clouds, but
+# not their exact width. Adam's steps have a fixed size, and near the end of the run, where the noise is small, they are as
+# large as the clouds. The size of the linearized step follows from the problem, and it needs no backward pass at all.
 #
 # None of these is exact: the likelihood of a noisy image is replaced by that of its denoised guess, and q is a Gaussian.
 # How much this matters, sampler by sampler, is in the benchmark `mixture_oracle`.

@@ -14,7 +14,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 import lavps
-from lavps.restoration import read_image
+from lavps.guidance import Gradient
+from lavps.io import read_image
 
 root = next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "zoo").is_dir())
 prior = lavps.load_prior(root / "zoo" / "faces64")
@@ -39,16 +40,16 @@ def mosaic(x):
 camera = lavps.operators.CallableOperator(mosaic, in_shape=(3, 64, 64), linear=True)
 
 # %%
-# Ask what is wrong with it
-# -------------------------
-# ``check`` tries the operator on random images: does its adjoint fit, is it as linear as it says, does it give the same
-# answer twice, does a row of a batch depend on its neighbours, does it keep the precision?
+# Check the operator
+# ------------------
+# ``check`` evaluates the operator on random images. It tests the adjoint, the declared linearity, determinism, independence of
+# the rows of a batch, and precision.
 
 print(lavps.operators.check(camera, (3, 64, 64)))
 
 # %%
-# The same for one that is wrong in two ways. It normalises by the brightness of the *whole batch*, so images disturb each
-# other, and it says that it is linear.
+# This operator is wrong in two ways. It normalizes by the brightness of the *whole batch*, so images affect each other, and it
+# is declared linear.
 
 broken = lavps.operators.CallableOperator(lambda x: x / x.abs().mean(), in_shape=(3, 64, 64), linear=True)
 print(lavps.operators.check(broken, (3, 64, 64)))
@@ -56,11 +57,12 @@ print(lavps.operators.check(broken, (3, 64, 64)))
 # %%
 # Restore
 # -------
-# Noise is in the units of the measurement: 0.1 on a scale on which black is -1 and white +1. Four samples of the posterior,
-# by MGDM with one gradient step sized by the problem at each of 25 steps.
+# The noise level is in the units of the measurement: 0.1 on a scale from -1 (black) to +1 (white). We draw four posterior
+# samples with MGDM in 25 steps. Each step takes one whitened gradient step, whose size follows from the problem.
 
 problem = lavps.InverseProblem.simulate(truth, camera, lavps.GaussianNoise(0.1), seed=1)
-sampler = lavps.MGDM(prior, num_steps=25, gradient_steps_start=1, minimizer=lavps.WhitenedGradient())
+guidance = Gradient(steps=1, minimizer=lavps.WhitenedGradient())
+sampler = lavps.MGDM(prior, num_steps=25, guidance=guidance)
 posterior = sampler.sample(problem, num_samples=4, seed=0)
 
 

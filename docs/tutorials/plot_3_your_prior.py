@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import lavps
+from lavps.guidance import Gradient
 from lavps.transitions import per_sample
 
 # %%
@@ -51,7 +52,8 @@ truth = torch.where(star, bright.clamp(-0.7, 1.0), torch.full_like(bright, -0.95
 telescope = lavps.operators.Blur(lavps.operators.gaussian_kernel(0.7))
 problem = lavps.InverseProblem.simulate(truth, telescope, lavps.GaussianNoise(0.1))
 
-sampler = lavps.MGDM(sky, num_steps=100, gradient_steps_start=2, minimizer=lavps.WhitenedGradient())
+guidance = Gradient(steps=2, minimizer=lavps.WhitenedGradient())
+sampler = lavps.MGDM(sky, num_steps=100, guidance=guidance)
 posterior = sampler.sample(problem, num_samples=16)
 
 
@@ -142,14 +144,12 @@ ax.set(xlabel="time t (noise)", ylabel="error of the denoised guess")
 ax.legend()
 figure.tight_layout()
 
-result = lavps.MGDM(
-    learned, num_steps=100, gradient_steps_start=2, minimizer=lavps.WhitenedGradient()
-).sample(problem, 16)
+result = lavps.MGDM(learned, num_steps=100, guidance=guidance).sample(problem, 16)
 show(
     {"truth": truth, "measured": problem.y, "one sample": result.samples[0, 0], "mean of 16": result.mean[0]}
 )
 
 # %%
-# The prior of a user's own kind of images is trained by one command, ``lavps train prior``; other people's checkpoints are
-# opened by ``lavps.load_prior``. A denoiser for pixels in another range than [-1, 1] is wrapped in ``lavps.Ranged``, one
-# with another schedule in ``lavps.Rescheduled``.
+# The command ``lavps train prior`` trains a prior on your own images, and ``lavps.load_prior`` loads published checkpoints.
+# Wrap a denoiser for another pixel range than [-1, 1] in ``lavps.RescaledPrior``, and one for another schedule in
+# ``lavps.Rescheduled``.

@@ -2,8 +2,8 @@ r"""
 Posterior samples, uncertainty, and whether to believe it
 =========================================================
 
-A measurement leaves several images possible. A sampler returns several, and where they differ, the measurement did not say.
-This page reads a posterior of faces, then asks the question behind every error bar: is it honest?
+Several images are compatible with a measurement. A sampler returns several of them, and where they differ, the measurement does
+not determine the image. This page examines a posterior of faces, and then tests whether its uncertainty is calibrated.
 """
 
 from pathlib import Path
@@ -13,13 +13,14 @@ import torch
 
 import lavps
 from lavps.evaluation import calibrate, coverage, exact_samples, oracle_mixture, oracle_problem, ranks
-from lavps.restoration import read_image
+from lavps.guidance import Amortized, Gradient
+from lavps.io import read_image
 
 # %%
 # A face from 16 x 16 pixels
 # --------------------------
-# The face is one that the prior ``zoo/faces64`` drew itself, so the prior is right about it. The measurement keeps one number
-# of sixteen. Eight samples by LAVPS, whose warm starts make gradients unnecessary.
+# The face is a sample of the prior ``zoo/faces64``, so the prior is correct for it. The measurement keeps one number out of
+# sixteen. We draw eight samples with an inference model (``Amortized``) and without gradient steps.
 
 root = next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "zoo").is_dir())
 prior = lavps.load_prior(root / "zoo" / "faces64")
@@ -27,9 +28,8 @@ model = lavps.load_inference_model(root / "zoo" / "faces64-sr4")
 truth = read_image(root / "zoo" / "faces64" / "samples.png").pixels[:, 320:384, 128:192][None]
 problem = lavps.InverseProblem.simulate(truth, lavps.operators.AveragePool(4), lavps.GaussianNoise(0.05))
 
-posterior = lavps.LAVPS(prior, model, num_steps=25, gradient_steps_start=0).sample(
-    problem, num_samples=8, seed=0
-)
+sampler = lavps.MGDM(prior, num_steps=25, guidance=Amortized(model, steps=0))
+posterior = sampler.sample(problem, num_samples=8, seed=0)
 
 
 def show(panels, columns, cmaps=()):
@@ -96,9 +96,9 @@ def features(x):
 
 
 samplers = {
-    "MGDM, Adam, 3 steps": lavps.MGDM(mixture, num_steps=50, gradient_steps_start=3),
+    "MGDM, Adam, 3 steps": lavps.MGDM(mixture, num_steps=50, guidance=Gradient(steps=3)),
     "MGDM, whitened, 2 steps": lavps.MGDM(
-        mixture, num_steps=50, gradient_steps_start=2, minimizer=lavps.WhitenedGradient()
+        mixture, num_steps=50, guidance=Gradient(steps=2, minimizer=lavps.WhitenedGradient())
     ),
 }
 levels = (0.5, 0.8, 0.9, 0.95)
@@ -133,8 +133,7 @@ ax.legend(fontsize=8)
 figure.tight_layout()
 
 # %%
-# On the dashed line an interval keeps its word; below it promises too much. The exact samples keep theirs, up to the luck of
-# 150 truths. Both samplers, with these few steps, are
-# somewhat too sure of themselves: a good guide and no guarantee. Calibration is about the sampler *under its
-# prior*: for images unlike those of the prior's training, all bets are off, whatever this page shows. The benchmark
+# Intervals on the dashed line are calibrated; intervals below it are too narrow. The exact samples are calibrated, up to the
+# randomness of 150 truths. Both samplers, with these few steps, are somewhat overconfident. Calibration is a property of the
+# sampler *under its prior*. It implies nothing for images unlike those of the prior's training set. The benchmark
 # `mixture_oracle` has the full study.

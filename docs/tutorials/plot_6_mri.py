@@ -14,6 +14,7 @@ import torch
 
 import lavps
 from lavps.evaluation import score
+from lavps.guidance import Gradient
 
 # %%
 # A prior of smooth things
@@ -53,7 +54,7 @@ print(lavps.operators.check(scanner, (1, 16, 16)))
 # -----------
 # The adjoint of the operator, what a scanner shows without a prior, against samples of the posterior.
 
-sampler = lavps.MGDM(prior, num_steps=100, gradient_steps_start=3)
+sampler = lavps.MGDM(prior, num_steps=100, guidance=Gradient(steps=3))
 posterior = sampler.sample(problem, num_samples=64, seed=0)
 [exact] = lavps.exact_posterior(prior, problem)
 
@@ -114,12 +115,11 @@ else:
         dtype=torch.float32,
     )
     problem = lavps.InverseProblem(physics(complex_truth), physics)
-    posterior = lavps.MGDM(complex_prior, num_steps=100, gradient_steps_start=3).sample(
-        problem, num_samples=16
-    )
+    sampler = lavps.MGDM(complex_prior, num_steps=100, guidance=Gradient(steps=3))
+    posterior = sampler.sample(problem, num_samples=16)
     show({"truth": truth, "their adjoint": physics.A_adjoint(problem.y)[:, 0], "mean": posterior.mean[0, 0]})
 
 # %%
-# For a complex image, give ``MRI(..., complex_image=True)`` and a prior over two channels. A prior trained on magnitudes of
-# other scanners, or of healthy anatomy, will fill gaps with what it knows: read *Prior mismatch* before using any of this
-# near a patient.
+# For complex images, use ``MRI(..., complex_image=True)`` and a prior over two channels. A prior trained on magnitudes from
+# other scanners, or on healthy anatomy, fills gaps with what its training set contained. Read *Prior mismatch* before you
+# use any of this near a patient.

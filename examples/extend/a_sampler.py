@@ -35,7 +35,7 @@ class PulledDDIM(Sampler):
         for k in range(self.num_steps, 0, -1):
             x_0 = run.prior.denoise(x, grid[k])
             precision = (schedule.alpha(grid[k]) / schedule.sigma(grid[k])).square().to(x_0)
-            x_0 = x_0 + problem.pull(x_0) / per_sample(problem.curvature(x_0) + precision, x_0)
+            x_0 = x_0 + problem.likelihood_score(x_0) / per_sample(problem.curvature(x_0) + precision, x_0)
             if k > 1:
                 kernel = ddim_step(schedule, x_0, x, grid[k - 1], grid[k], eta=1.0)
                 x = kernel.sample(run.normal(Purpose.DDIM, k))

@@ -1,13 +1,11 @@
-r"""Noise as a pure function of (seed, item, sample, purpose, step, index).
+r"""Counter-based random numbers: noise as a pure function of (seed, item, sample, purpose, step, index).
 
-Nothing here holds a state that advances: a draw is found by its address. So a batch of N equals N single
-runs, a resumed run continues exactly, a thread cannot disturb another, and two methods compared on an item
-see the same measurement noise.
+No generator has a state. A batch of N therefore equals N single runs, a resumed run continues exactly,
+threads are independent, and two methods compared on an item use the same measurement noise.
 
-The address is hashed to a 128-bit key per row, and word number i of the draw is a keyed hash of i, for all
-rows at once. (NumPy's and torch's generators are seeded one row at a time; for many small rows that costs
-more than the sampling.) All on the CPU, whatever the device of the images: every device receives the same
-numbers.
+The address is hashed to a 128-bit key per row, and word i of a draw is a keyed hash of i, for all rows at
+once: seeding a generator of NumPy or torch per row would cost more than the sampling. The numbers are drawn
+on the CPU, so that they are the same for every device.
 
 Reference: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014 (the mixing function).
 """
@@ -35,7 +33,7 @@ Words = npt.NDArray[np.uint64]
 
 
 class Purpose(IntEnum):
-    """What a draw is for. The numbers are part of every published seed: add, never renumber."""
+    """Purpose of a draw. Results of published seeds depend on the numbers: never renumber."""
 
     PRIOR = 0
     MEASUREMENT = 1
@@ -53,10 +51,11 @@ class Purpose(IntEnum):
     TRAINING = 13
     AUGMENTATION = 14
     REFERENCE = 15
+    DATA_STEP = 16
 
 
 def _mix(z: Words, key: Words | None = None) -> Words:
-    """SplitMix64's finaliser, a bijection of 64-bit words, in place; a second key enters half-way."""
+    """Apply SplitMix64's finalizer, a bijection of 64-bit words, in place; xor a second key half-way."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     if key is not None:
@@ -68,7 +67,7 @@ def _mix(z: Words, key: Words | None = None) -> Words:
 
 
 def _hash(*words: int) -> int:
-    """The same mixing of a few plain integers, which NumPy would be slow at."""
+    """Hash a few integers with the same mixing function; faster than NumPy."""
     z = 0
     for word in words:
         z = ((z ^ word) + int(_GOLDEN)) & _WORD
@@ -79,7 +78,7 @@ def _hash(*words: int) -> int:
 
 
 def _normal_from_words(words: Words) -> npt.NDArray[np.float32]:
-    """Box-Muller: words (B, m) to standard normals (B, 2 m)."""
+    """Transform words (B, m) to standard normals (B, 2 m) by Box-Muller."""
     radius = (words >> np.uint64(40)).astype(np.float32)
     radius += np.float32(0.5)
     radius *= np.float32(2.0**-24)
@@ -94,18 +93,24 @@ def _normal_from_words(words: Words) -> npt.NDArray[np.float32]:
 
 
 def generator(seed: int, item: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
-    """A NumPy generator for draws with structure of their own (a kernel's path, a mask)."""
+    """Return a NumPy generator for structured draws, such as a mask or a kernel's path."""
     return NoiseStreams((seed,), (item,), (0,)).generators(purpose, index=index)[0]
 
 
 @dataclass(frozen=True)
 class NoiseStreams:
-    """One stream per row of a batch.
+    """Random streams, one per row of a batch.
 
     Attributes:
-        seeds: one seed per row.
-        items: one item id per row (which measurement).
-        samples: one sample index per row (which of the item's posterior samples).
+        seeds: Seed of each row.
+        items: Item id of each row (measurement).
+        samples: Sample index of each row (posterior sample of the item).
+
+    Example:
+        >>> streams = NoiseStreams((0, 0), items=(3, 7), samples=(0, 0))
+        >>> noise = streams.normal(Purpose.INITIAL, (1, 8, 8), like=torch.empty(0))
+        >>> torch.equal(noise[1:], streams.select([1]).normal(Purpose.INITIAL, (1, 8, 8), like=noise))
+        True
     """
 
     seeds: tuple[int, ...]
@@ -113,20 +118,20 @@ class NoiseStreams:
     samples: tuple[int, ...]
 
     @classmethod
-    def of(
+    def from_seed(
         cls,
         batch: int,
         seed: int | Sequence[int] = 0,
         items: Sequence[int] | None = None,
         num_samples: int = 1,
     ) -> NoiseStreams:
-        """Streams for ``batch`` items with ``num_samples`` samples each, item-major.
+        """Return streams for ``batch`` items with ``num_samples`` samples each.
 
         Args:
-            batch: number of items B.
-            seed: one seed for all items, or one per item.
-            items: item ids, default 0..B-1. The id, not the place in the batch, decides the noise.
-            num_samples: N samples an item: rows are (item 0, sample 0), (item 0, sample 1), ...
+            batch: Number B of items.
+            seed: Seed of all items, or one per item.
+            items: Item ids, 0..B-1 by default. The noise depends on the id, not on the position in the batch.
+            num_samples: Number of samples per item; rows are (item 0, sample 0), (item 0, sample 1), ...
         """
         seeds = [int(seed)] * batch if isinstance(seed, int | np.integer) else [int(s) for s in seed]
         ids = list(range(batch)) if items is None else [int(i) for i in items]
@@ -134,25 +139,20 @@ class NoiseStreams:
             raise ValueError(
                 f"{batch} items need as many seeds and item ids: got {len(seeds)} seeds, {len(ids)} ids"
             )
-        rows = [(b, n) for b in range(batch) for n in range(num_samples)]
-        return cls(
-            tuple(seeds[b] for b, _ in rows), tuple(ids[b] for b, _ in rows), tuple(n for _, n in rows)
-        )
+        rows = [(seed, item, n) for seed, item in zip(seeds, ids, strict=True) for n in range(num_samples)]
+        return cls(*(tuple(row[column] for row in rows) for column in range(3)))
 
     def __len__(self) -> int:
         return len(self.seeds)
 
     def select(self, rows: Sequence[int]) -> NoiseStreams:
-        """The streams of these rows."""
-        return NoiseStreams(
-            tuple(self.seeds[r] for r in rows),
-            tuple(self.items[r] for r in rows),
-            tuple(self.samples[r] for r in rows),
-        )
+        """Return the streams of these rows."""
+        columns = (self.seeds, self.items, self.samples)
+        return NoiseStreams(*(tuple(column[r] for r in rows) for column in columns))
 
     @cached_property
     def _rows(self) -> tuple[Words, ...]:
-        """Both keys of every row after hashing (seed, item, sample): two arrays (B,)."""
+        """Two keys (B,) from the hashes of (seed, item, sample)."""
         columns = [
             np.array([word & _WORD for word in column], dtype=np.uint64)
             for column in (self.seeds, self.items, self.samples)
@@ -166,25 +166,25 @@ class NoiseStreams:
         return tuple(keys)
 
     def _keys(self, purpose: Purpose, step: int, index: int) -> list[Words]:
-        """Both keys of every row for this draw: two arrays (B,)."""
+        """Return the two keys (B,) of a draw."""
         draw = np.uint64(_hash(int(purpose), step, index))
         return [_mix((key ^ draw) + _GOLDEN) for key in self._rows]
 
     def _words(self, purpose: Purpose, step: int, index: int, count: int) -> Words:
-        """``count`` 64-bit words a row, (B, count)."""
+        """Return random 64-bit words (B, count)."""
         first, second = self._keys(purpose, step, index)
         counter = np.arange(count, dtype=np.uint64) * _GOLDEN
         return _mix(counter + first[:, None], second[:, None])
 
     def generators(self, purpose: Purpose, step: int = 0, index: int = 0) -> list[np.random.Generator]:
-        """A NumPy generator a row, for draws whose length is not known beforehand."""
+        """Return a NumPy generator per row, for draws of unknown length."""
         keys = np.stack(self._keys(purpose, step, index), axis=1)
         return [np.random.Generator(np.random.SFC64(np.random.SeedSequence(key.tolist()))) for key in keys]
 
     def normal(
         self, purpose: Purpose, shape: Sequence[int], like: Tensor, step: int = 0, index: int = 0
     ) -> Tensor:
-        """Standard normals (B, *shape) on ``like``'s device and dtype (complex: unit variance in all)."""
+        """Draw standard normals (B, *shape) with ``like``'s device and dtype (complex: E|z|^2 = 1)."""
         if like.is_complex():
             parts = self.normal(purpose, (*shape, 2), like.real, step, index)
             return torch.view_as_complex(parts) * math.sqrt(0.5)
@@ -193,12 +193,12 @@ class NoiseStreams:
         return torch.from_numpy(noise[:, :size]).reshape(len(self), *shape).to(like)
 
     def uniform(self, purpose: Purpose, step: int = 0, index: int = 0) -> Tensor:
-        """One uniform number in [0, 1) per row, shape (B,), float64."""
+        """Draw one uniform number in [0, 1) per row, shape (B,), float64."""
         words = self._words(purpose, step, index, 1)[:, 0]
         return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
     def poisson(self, purpose: Purpose, rate: Tensor, step: int = 0, index: int = 0) -> Tensor:
-        """Counts of the given rates (B, *shape), as floats of the rate's dtype."""
+        """Draw Poisson counts with the given rates (B, *shape), as floats of the rate's dtype."""
         rates = rate.detach().double().cpu().numpy()
         counts = np.empty_like(rates)
         for row, generator in enumerate(self.generators(purpose, step, index)):

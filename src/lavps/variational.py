@@ -1,21 +1,27 @@
 r"""The inner variational problem of midpoint-guided samplers (the paper's Eqs. 15-16).
 
-In a context :math:`c = (x_0, x_t, s, t, y, A)` a sampler wants
+In a context :math:`c = (x_0, x_t, s, t, y, A)` the target distribution
 
 .. math:: \bar\pi(x_s | x_0, x_t) \propto l(y | A, D(x_s, s)) \, q(x_s | x_0, x_t)
 
-and takes the nearest :math:`q = N(\mu, diag(e^{2\lambda}))`, the minimiser of
+is approximated by :math:`q = N(\mu, diag(e^{2\lambda}))`, the minimizer of
 
 .. math:: L(\mu, \lambda; c) = E_z[-\log l(y | A, D(\mu + e^\lambda z, s))] + KL(q \| q(x_s | x_0, x_t)),
 
-one value per sample, never reduced over the batch. The KL is in closed form: an estimate by the same
-single sample z, as the authors' code has it, adds noise that drowns the comparison of two candidates. The
-spread is a log standard deviation; the paper's variance :math:`\sigma^2 + f` can become negative.
+one value per sample. The KL is in closed form; the authors' single-sample estimate is too noisy to compare
+two candidates. q has a log-std, since the paper's variance :math:`\sigma^2 + f` can be negative.
 """
 
 from __future__ import annotations
 
-__all__ = ["Context", "DiagonalGaussian", "DifferentiableEvaluation", "Evaluation", "Gradient", "Objective"]
+__all__ = [
+    "Context",
+    "DiagonalGaussian",
+    "DifferentiableEvaluation",
+    "Evaluation",
+    "Objective",
+    "ObjectiveGradient",
+]
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,46 +38,51 @@ from .transitions import bridge
 
 @dataclass(frozen=True)
 class DiagonalGaussian:
-    """N(mean, diag(exp(2 log_std))), both (B, C, *spatial) or broadcastable to it."""
+    """Gaussian N(mean, diag(exp(2 log_std))), both (B, C, *spatial) or broadcastable to it.
+
+    Example:
+        >>> q = DiagonalGaussian(torch.zeros(1, 3, 8, 8), torch.zeros(1, 1, 1, 1))
+        >>> q.kl(q)
+        tensor([0.])
+    """
 
     mean: Tensor
     log_std: Tensor
 
     def sample(self, z: Tensor) -> Tensor:
-        """Mean + exp(log_std) z."""
+        """Return mean + exp(log_std) z."""
         return self.mean + self.log_std.exp() * z
 
     def kl(self, other: DiagonalGaussian) -> Tensor:
-        """KL(self || other) per sample, shape (B,), in closed form."""
+        """Return KL(self || other) per sample, shape (B,), in closed form."""
         gap = self.log_std - other.log_std
         scaled = (self.mean - other.mean) * (-other.log_std).exp()
         terms = 0.5 * ((2 * gap).exp() + scaled.square() - 1.0) - gap
         return terms.expand_as(self.mean).flatten(1).sum(1)
 
     def select(self, rows: Tensor) -> DiagonalGaussian:
-        """These rows."""
+        """Return the Gaussians of these rows."""
         return DiagonalGaussian(self.mean[rows], self.log_std.expand_as(self.mean)[rows])
 
     @staticmethod
     def where(condition: Tensor, a: DiagonalGaussian, b: DiagonalGaussian) -> DiagonalGaussian:
-        """Row by row, a where ``condition`` (B,) holds and b elsewhere."""
+        """Return the rows of a where ``condition`` (B,) holds and those of b elsewhere."""
         keep = condition.reshape(-1, *[1] * (a.mean.ndim - 1))
-        return DiagonalGaussian(
-            torch.where(keep, a.mean, b.mean), torch.where(keep, a.log_std, b.log_std).expand_as(a.mean)
-        )
+        log_std = torch.where(keep, a.log_std, b.log_std)
+        return DiagonalGaussian(torch.where(keep, a.mean, b.mean), log_std.expand_as(a.mean))
 
 
 @dataclass(frozen=True)
 class Context:
-    """c = (x_0, x_t, s, t, y, A): all an initializer may know. Shared by sampling and training.
+    """Context c = (x_0, x_t, s, t, y, A) of an inner problem, in sampling and in training.
 
     Attributes:
-        x_0: current estimate of the clean image (B, C, *spatial).
-        x_t: current noisy image (B, C, *spatial).
-        s: midpoint time, float64, () or (B,), 0 < s < t.
-        t: time of x_t, float64, () or (B,).
-        problem: y and A, B items.
-        schedule: the schedule of s and t.
+        x_0: Current estimate of the clean image (B, C, *spatial).
+        x_t: Current noisy image (B, C, *spatial).
+        s: Midpoint time, 0 < s < t, float64, () or (B,).
+        t: Time of x_t, float64, () or (B,).
+        problem: Measurements y and operator A of B items.
+        schedule: Noise schedule.
     """
 
     x_0: Tensor
@@ -83,20 +94,20 @@ class Context:
 
     @cached_property
     def bridge(self) -> DiagonalGaussian:
-        """q(x_s | x_0, x_t), the zero-shot start (the paper's Eqs. 21-22)."""
+        """Bridge q(x_s | x_0, x_t), the zero-shot initialization (the paper's Eqs. 21-22)."""
         kernel = bridge(self.schedule, self.x_0, self.x_t, as_time(0.0), self.s, self.t)
         return DiagonalGaussian(kernel.mean, kernel.std.log().to(kernel.mean.device))
 
     def select(self, rows: Tensor) -> Context:
-        """The context of these rows."""
+        """Return the context of these rows."""
         s, t = (time if time.ndim == 0 else time[rows.cpu()] for time in (self.s, self.t))
         problem = self.problem.select(rows.cpu())
         return Context(self.x_0[rows], self.x_t[rows], s, t, problem, self.schedule)
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """L (B,) and its derivatives in mean and log_std (B, C, *spatial)."""
+class ObjectiveGradient:
+    """Loss L (B,) and its derivatives in mean and log_std (B, C, *spatial)."""
 
     loss: Tensor
     mean: Tensor
@@ -105,13 +116,13 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of the objective at q with noise z.
+    """Evaluation of the objective at q with noise z.
 
     Attributes:
-        loss: L per sample (B,).
-        q: where it was evaluated.
-        x_s: mean + exp(log_std) z.
-        x_0: D(x_s, s): known once evaluated, and free to whoever uses the same x_s.
+        loss: Loss L per sample (B,).
+        q: Argument of the objective.
+        x_s: Sample mean + exp(log_std) z.
+        x_0: Denoised sample D(x_s, s), which may be reused.
     """
 
     loss: Tensor
@@ -122,24 +133,20 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class DifferentiableEvaluation(Evaluation):
-    """An evaluation that has kept the graph from x_s to the likelihood, for one gradient.
+    """Evaluation with the graph from x_s to the likelihood, for one gradient.
 
     Attributes:
-        nll: -log l(y | A, D(x_s, s)) per sample (B,), with its graph.
-        leaf: the x_s it starts from.
-        bridge: the bridge of the context.
+        nll: Negative log-likelihood -log l(y | A, D(x_s, s)) per sample (B,), with its graph.
+        leaf: Leaf x_s of the graph.
+        bridge: Bridge of the context.
     """
 
     nll: Tensor
     leaf: Tensor
     bridge: DiagonalGaussian
 
-    def gradient(self, rows: Tensor | None = None) -> Gradient:
-        """dL/d(mean, log_std) per sample, where given only of ``rows``; frees the graph.
-
-        Only the denoiser and the likelihood are differentiated by torch; the KL and x_s = mean +
-        exp(log_std) z have derivatives of one line each.
-        """
+    def gradient(self, rows: Tensor | None = None) -> ObjectiveGradient:
+        """Return dL/d(mean, log_std) per sample, with ``rows`` only for these rows; frees the graph."""
         weight = torch.ones_like(self.nll)
         if rows is not None:
             weight = torch.zeros_like(weight).index_fill(0, rows, 1.0)
@@ -147,18 +154,18 @@ class DifferentiableEvaluation(Evaluation):
         gap = self.q.log_std - self.bridge.log_std
         mean = slope + (self.q.mean - self.bridge.mean) * (-2 * self.bridge.log_std).exp()
         log_std = slope * (self.x_s - self.q.mean) + (2 * gap).exp() - 1.0
-        return Gradient(self.loss, mean, log_std)
+        return ObjectiveGradient(self.loss, mean, log_std)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """L(mu, lambda; c) for one context.
+    """Objective L(mu, lambda; c) of one context.
 
     Attributes:
-        prior: the denoiser D.
-        context: the context c.
-        noise: z for evaluation number g = 0, 1, ...: (B, C, *spatial). Evaluations with one number share
-            their noise, so candidates are compared with common random numbers.
+        prior: Prior with the denoiser D.
+        context: Context c.
+        noise: Function from the evaluation number g = 0, 1, ... to z (B, C, *spatial). Evaluations with the
+            same number share their noise, so candidates are compared with common random numbers.
     """
 
     prior: Prior
@@ -167,18 +174,18 @@ class Objective:
 
     @property
     def curvature(self) -> Tensor:
-        """Largest eigenvalue of the likelihood's Hessian in x_0, per sample (B,)."""
+        """Largest eigenvalue of the negative log-likelihood's Hessian in x_0, per sample (B,)."""
         return self.context.problem.curvature(self.context.x_0)
 
     def evaluate(self, q: DiagonalGaussian, index: int = 0) -> Evaluation:
-        """L at q with noise number ``index``: one forward. Differentiable in q where torch records."""
+        """Evaluate L at q with noise number ``index``; one denoiser evaluation, differentiable in q."""
         x_s = q.sample(self.noise(index))
         x_0 = self.prior.denoise(x_s, self.context.s)
         loss = q.kl(self.context.bridge) - self.context.problem.log_likelihood(x_0)
         return Evaluation(loss, q, x_s, x_0)
 
     def evaluate_with_graph(self, q: DiagonalGaussian, index: int = 0) -> DifferentiableEvaluation:
-        """The same, ready for one gradient: one forward, and its graph is kept."""
+        """Evaluate L and keep the graph for one gradient; one denoiser evaluation."""
         bridge, x_s = self.context.bridge, q.sample(self.noise(index))
         with torch.enable_grad():
             leaf = x_s.detach().requires_grad_()
@@ -187,14 +194,10 @@ class Objective:
         loss = q.kl(bridge) + nll.detach()
         return DifferentiableEvaluation(loss, q, x_s, x_0.detach(), nll, leaf, bridge)
 
-    def gradient(self, q: DiagonalGaussian, index: int = 0) -> Gradient:
-        """L at q with noise number ``index`` and its gradient: one forward and one backward."""
+    def gradient(self, q: DiagonalGaussian, index: int = 0) -> ObjectiveGradient:
+        """Return L and its gradient at q with noise number ``index``; one forward and one backward pass."""
         return self.evaluate_with_graph(q, index).gradient()
 
     def select(self, rows: Tensor) -> Objective:
-        """The objective of these rows alone."""
-        return Objective(
-            self.prior,
-            self.context.select(rows),
-            lambda index: self.noise(index)[rows],
-        )
+        """Return the objective of these rows."""
+        return Objective(self.prior, self.context.select(rows), lambda index: self.noise(index)[rows])

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.conftest import Assets
+from lavps.benchmark import Benchmark, Sweep, analyze
 from lavps.cli import main
-from lavps.evaluation.benchmark import Benchmark, Method, Sweep, conclude
+from lavps.guidance import Amortized, Gradient
+from lavps.samplers import Unbound
+from support.benchmarks import Assets, gibbs
 
 pytest.importorskip("optuna")
 
@@ -34,9 +36,9 @@ def test_the_five_commands(
     # The grids of the commands take minutes even here; two methods of them do, as a sweep leaves them.
     benchmark = Benchmark.open(folder)
     quick = [
-        Method("mgdm", num_steps=6, gradient_steps_start=1),
-        Method("mgdm", num_steps=8, gradient_steps_start=2),
-        Method("lavps", num_steps=5, gradient_steps_start=0, model=assets.inference),
+        gibbs(6),
+        gibbs(8, Gradient(2)),
+        gibbs(5, Amortized(Unbound(assets.inference), 0)),
     ]
     Sweep(benchmark, assets.runner(benchmark), "quick").grid(quick)
     supervised = ("--sampler", "supervised", "--model", assets.conditional, "--lpips", assets.lpips)
@@ -48,9 +50,9 @@ def test_the_five_commands(
     page = (folder / "report.html").read_text()
     results = json.loads((folder / "results.json").read_text())
     assert results["counts"] == {"validation": 2, "test": 3}
-    families = {"MGDM, Adam", "LAVPS", "Supervised"}
+    families = {"MGDM (Adam)", "LAVPS", "Supervised"}
     assert {point["family"] for point in results["points"]["test"]} == families
-    assert {match["family"] for match in results["matches"]} == families - {"MGDM, Adam"}
+    assert {match["family"] for match in results["matches"]} == families - {"MGDM (Adam)"}
     assert all(match["candidate"] for match in results["matches"])  # with a margin of 1 all is as good
     pairs = [(match["reference"], match["candidate"]) for match in results["matches"]]
     assert set(results["timing"]["keys"]) == {key for pair in pairs for key in pair}
@@ -62,7 +64,7 @@ def test_the_five_commands(
     bench("test", folder, "--lpips", assets.lpips, "--most", 2)
     bench("time", folder, "--turns", 2, "--margin", 1.0)
     assert rows == {file: file.stat().st_mtime_ns for file in folder.rglob("*.jsonl")}
-    assert conclude(benchmark).matches
+    assert analyze(benchmark).matches
 
 
 def test_what_cannot_be_done_yet_is_said(
@@ -79,7 +81,7 @@ def test_what_cannot_be_done_yet_is_said(
         assert end.value.code == 1
         assert reason in capsys.readouterr().err
 
-    refused("begin one with `lavps bench measure`", "report")
+    refused("create one with `lavps bench measure`", "report")
     measured(assets, tmp_path)
     refused("noise was 0.05, is 0.1", "measure", "--noise", 0.1)
     refused("lavps needs a model: give --model", "sweep", "--sampler", "lavps")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark.conftest import SHAPE, Assets
-from lavps.amortization.data import ImageData
 from lavps.amortization.measurements import measure
+from lavps.benchmark import MeasurementSet, MeasurementSettings
+from lavps.benchmark.measurements import operator_hash
 from lavps.evaluation import ImageBatch
-from lavps.evaluation.benchmark import MeasurementSet, MeasurementSettings
-from lavps.evaluation.benchmark.measurements import operator_hash
 from lavps.noise import GaussianNoise
-from lavps.operators.named import family_from
+from lavps.operators.registry import family_from
+from lavps.training.data import ImageData
+from support.benchmarks import SHAPE, Assets
 
 SETTINGS = MeasurementSettings("random-pixels", 0.05, "test", 4, 3, SHAPE)
 
@@ -83,7 +83,7 @@ def test_operators_that_are_not_rebuilt_are_refused(assets: Assets, tmp_path: Pa
     MeasurementSet.create(tmp_path, settings, assets.data("test"))
     MeasurementSet.open(tmp_path, "test")
     file.write_text("def scan(x):\n    return 0.6 * x\n")
-    with pytest.raises(ValueError, match="are not drawn again as they were"):
+    with pytest.raises(ValueError, match=r"the redrawn operators of .* differ from those"):
         MeasurementSet.open(tmp_path, "test")
 
 
@@ -92,7 +92,7 @@ def test_a_changed_hash_or_file_is_refused(assets: Assets, tmp_path: Path) -> No
     description = tmp_path / "test.json"
     record = json.loads(description.read_text())
     description.write_text(json.dumps(record | {"operator": "0" * 64}))
-    with pytest.raises(ValueError, match="are not drawn again"):
+    with pytest.raises(ValueError, match=r"the redrawn operators of .* differ from those"):
         MeasurementSet.open(tmp_path, "test")
     description.write_text(json.dumps(record))
     tensors = tmp_path / "test.safetensors"
@@ -101,7 +101,7 @@ def test_a_changed_hash_or_file_is_refused(assets: Assets, tmp_path: Path) -> No
         MeasurementSet.open(tmp_path, "test")
     with pytest.raises(FileNotFoundError, match="lavps bench measure"):
         MeasurementSet.open(tmp_path, "validation")
-    with pytest.raises(ValueError, match="the data have 6"):
+    with pytest.raises(ValueError, match="and the data have 6"):
         MeasurementSet.create(tmp_path, replace(SETTINGS, split="new", count=7), assets.data("test"))
 
 

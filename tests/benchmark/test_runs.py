@@ -8,26 +8,30 @@ from pathlib import Path
 import pytest
 
 import lavps
-from benchmark.conftest import Assets
-from lavps.evaluation import ImageBatch, psnr
-from lavps.evaluation.benchmark import Benchmark, Method
-from lavps.evaluation.benchmark.records import append_rows, claim, read_rows
+from lavps.benchmark import Benchmark
+from lavps.benchmark.analysis import row_means
+from lavps.benchmark.methods import model_name
+from lavps.benchmark.records import append_rows, claim, read_rows
+from lavps.evaluation import ImageBatch, crps, energy_score, psnr
+from lavps.guidance import Amortized, Gradient
+from lavps.samplers import DPS, MGPS, MMPS, UNBOUND, Settings, Supervised, Unbound
+from support.benchmarks import Assets, gibbs
 
-FAST = {"num_steps": 6, "gradient_steps_start": 1}
+FAST = gibbs(6)
 
 
-def lavps_method(assets: Assets, **settings: object) -> Method:
-    return Method.from_settings({"sampler": "lavps", "model": assets.inference, **FAST, **settings})
+def lavps_method(assets: Assets, num_steps: int = 6, gradients: int = 1) -> Settings:
+    return gibbs(num_steps, Amortized(Unbound(assets.inference), gradients))
 
 
 def test_a_row_says_what_the_image_is_worth(assets: Assets, tmp_path: Path) -> None:
     benchmark = assets.begin(tmp_path)
     runner = assets.runner(benchmark, keep_images=1)
-    method = Method("mgdm", **FAST)
+    method = FAST
     rows = runner.run(method)
     given = runner.measurements
     problem = given.problem(slice(0, 1))
-    posterior = lavps.MGDM(runner.models.prior, num_steps=6, gradient_steps_start=1).sample(
+    posterior = lavps.MGDM(runner.models.prior, num_steps=6, guidance=Gradient(1)).sample(
         problem, seed=0, items=[given.items[0]]
     )
     restored = posterior.samples[:, 0]
@@ -45,9 +49,34 @@ def test_a_row_says_what_the_image_is_worth(assets: Assets, tmp_path: Path) -> N
     assert "seconds" not in first
 
 
+def test_several_samples_are_scored_as_a_distribution(assets: Assets, tmp_path: Path) -> None:
+    benchmark = assets.begin(tmp_path / "several")
+    several = assets.runner(benchmark, samples=3, batch_size=6)
+    rows = several.run(FAST)
+    single = assets.runner(assets.begin(tmp_path / "single")).run(FAST)
+    given = several.measurements
+    posterior = lavps.MGDM(several.models.prior, num_steps=6, guidance=Gradient(1)).sample(
+        given.problem(slice(0, 4)), 3, seed=0, items=list(given.items)
+    )
+    samples, truth = posterior.samples.clamp(-1, 1), given.images.to_tensor()
+    for name, expected in (("crps", crps(samples, truth)), ("energy_score", energy_score(samples, truth))):
+        assert [row[name] for row in rows] == pytest.approx(expected.tolist(), rel=1e-3)
+    assert all(0 <= row["coverage"] <= 1 and row["nominal_coverage"] == 0.5 for row in rows)
+    for mine, other in zip(rows, single, strict=True):  # the first sample is that of a run of one
+        assert mine["lpips"] == pytest.approx(other["lpips"], rel=1e-2)
+        assert [mine[name] for name in ("forwards", "backwards", "file")] == [
+            other[name] for name in ("forwards", "backwards", "file")
+        ]
+        assert "crps" not in other
+    with pytest.raises(ValueError, match="samples 3"):
+        assets.runner(benchmark).run(FAST)
+    assert row_means(single)["crps"] is None
+    assert row_means(rows)["crps"] == pytest.approx(sum(row["crps"] for row in rows) / 4)
+
+
 @pytest.mark.parametrize("torn", [0, 25])
 def test_an_interrupted_run_ends_with_the_same_bytes(assets: Assets, tmp_path: Path, torn: int) -> None:
-    method = Method("mgdm", **FAST)
+    method = FAST
     runner = assets.runner(assets.begin(tmp_path), batch_size=2)
     runner.run(method)
     file = tmp_path / "validation" / f"{method.key}.jsonl"
@@ -60,7 +89,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(assets: Assets, tmp_path: P
 
 
 def test_finished_rows_are_not_run_again(assets: Assets, tmp_path: Path) -> None:
-    method = Method("mgdm", **FAST)
+    method = FAST
     runner = assets.runner(assets.begin(tmp_path))
     runner.run(method)
     file = tmp_path / "validation" / f"{method.key}.jsonl"
@@ -71,7 +100,7 @@ def test_finished_rows_are_not_run_again(assets: Assets, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("gradients", [0, 1, 2])
 def test_rows_and_counts_do_not_depend_on_the_batch(assets: Assets, tmp_path: Path, gradients: int) -> None:
-    method = lavps_method(assets, gradient_steps_start=gradients, num_steps=9)
+    method = lavps_method(assets, 9, gradients)
     together = assets.runner(assets.begin(tmp_path / "a"), batch_size=4).run(method)
     alone = assets.runner(assets.begin(tmp_path / "b"), batch_size=1).run(method)
     kept = [row["acceptance"] for row in alone]
@@ -89,23 +118,23 @@ def test_rows_and_counts_do_not_depend_on_the_batch(assets: Assets, tmp_path: Pa
 
 
 def test_every_sampler_runs(assets: Assets, tmp_path: Path) -> None:
-    runner = assets.runner(assets.begin(tmp_path, count=2))
+    runner, whitened = assets.runner(assets.begin(tmp_path, count=2)), lavps.WhitenedGradient()
     for method in (
-        Method("mgps", num_steps=4, minimizer="whitened"),
-        Method("mgps", num_steps=4, minimizer="whitened", model=assets.inference),
-        Method("dps", num_steps=4),
-        Method("mmps", num_steps=4, solver_steps=1),
-        Method("supervised", num_steps=4, model=assets.conditional),
+        Settings(MGPS(UNBOUND, num_steps=4, guidance=Gradient(1, whitened))),
+        Settings(MGPS(UNBOUND, num_steps=4, guidance=Amortized(Unbound(assets.inference), 1, whitened))),
+        Settings(DPS(UNBOUND, num_steps=4)),
+        Settings(MMPS(UNBOUND, num_steps=4, solver_steps=1)),
+        Settings(Supervised(Unbound(assets.conditional), num_steps=4)),
     ):
         rows = runner.run(method)
         assert len(rows) == 2
         assert all(row["lpips"] > 0 for row in rows)
-        assert (rows[0]["model_forwards"] > 0) == (method.model == assets.inference)
+        assert (rows[0]["model_forwards"] > 0) == (model_name(method) == assets.inference)
 
 
 def test_rows_of_other_weights_are_refused(assets: Assets, tmp_path: Path) -> None:
     runner = assets.runner(assets.begin(tmp_path))
-    method = Method("mgdm", **FAST)
+    method = FAST
     runner.run(method)
     description = tmp_path / "validation" / f"{method.key}.json"
     record = json.loads(description.read_text())
@@ -120,13 +149,13 @@ def test_a_benchmark_keeps_its_settings(assets: Assets, tmp_path: Path) -> None:
         assets.begin(tmp_path, precision="bf16")
     record = json.loads((tmp_path / "benchmark.json").read_text())
     (tmp_path / "benchmark.json").write_text(json.dumps(record | {"prior_hash": "others"}))
-    with pytest.raises(ValueError, match="a new prior is a new benchmark"):
+    with pytest.raises(ValueError, match="a new prior needs a new benchmark"):
         Benchmark.open(tmp_path).models()
 
 
 def test_half_precision_is_near_full(assets: Assets, tmp_path: Path) -> None:
-    methods = [Method("mgdm", **FAST), lavps_method(assets)]
-    methods += [Method("supervised", num_steps=4, model=assets.conditional)]
+    methods = [FAST, lavps_method(assets)]
+    methods += [Settings(Supervised(Unbound(assets.conditional), num_steps=4))]
     full = assets.runner(assets.begin(tmp_path / "a", count=2))
     half = assets.runner(assets.begin(tmp_path / "b", count=2, precision="bf16"))
     for method in methods:

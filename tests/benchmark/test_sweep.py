@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.conftest import Assets
-from lavps.evaluation.benchmark import Benchmark, Method, Sweep
-from lavps.evaluation.benchmark.protocol import conclude
-from lavps.evaluation.benchmark.records import read_json
-from lavps.evaluation.benchmark.spaces import Choice, search_space
+from lavps.benchmark import Benchmark, Sweep
+from lavps.benchmark.analysis import analyze
+from lavps.benchmark.methods import model_name
+from lavps.benchmark.records import read_json
+from lavps.benchmark.spaces import Choice, search_space
+from lavps.guidance import Amortized, Gradient, Linearized, switch
+from lavps.minimizers import Adam, WhitenedGradient
+from lavps.samplers import Unbound
+from support.benchmarks import Assets, gibbs
 
 pytest.importorskip("optuna")
 
-GRID = [
-    Method("mgdm", num_steps=6, gradient_steps_start=g, learning_rate=rate)
-    for g in (1, 2)
-    for rate in (0.01, 0.03)
-]
+GRID = [gibbs(6, Gradient(g, Adam(rate))) for g in (1, 2) for rate in (0.01, 0.03)]
 # Another process with the same grid; the bench's folder and LPIPS's file are its arguments. Rows come one at
 # a time, slowly enough to be killed among them.
 WORKER = """
@@ -32,7 +32,10 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from lavps.evaluation import LPIPS
-from lavps.evaluation.benchmark import Benchmark, Method, Runner, Sweep
+from lavps.benchmark import Benchmark, Runner, Sweep
+from lavps.guidance import Gradient
+from lavps.minimizers import Adam
+from lavps.samplers import MGDM, UNBOUND, Settings
 
 class Slow(Runner):
     def _batch(self, method, rows, advance):
@@ -44,7 +47,7 @@ models, lpips = benchmark.models(), LPIPS.load(sys.argv[2])
 given = benchmark.measurements("validation")
 runner = Slow(benchmark.runs("validation"), given, models, lpips, batch_size=1, progress=False)
 points = [(g, rate) for g in (1, 2) for rate in (0.01, 0.03)]
-grid = [Method("mgdm", num_steps=6, gradient_steps_start=g, learning_rate=rate) for g, rate in points]
+grid = [Settings(MGDM(UNBOUND, num_steps=6, guidance=Gradient(g, Adam(rate)))) for g, rate in points]
 Sweep(benchmark, runner, "grid").grid(grid)
 """
 
@@ -89,13 +92,13 @@ def test_a_sweep_survives_kill_and_shares_its_work(assets: Assets, tmp_path: Pat
 def test_the_objectives_are_mean_lpips_and_cost(assets: Assets, tmp_path: Path) -> None:
     benchmark = assets.begin(tmp_path, count=2)
     runner = assets.runner(benchmark)
-    warm = Method("lavps", num_steps=6, gradient_steps_start=1, model=assets.inference)
+    warm = gibbs(6, Amortized(Unbound(assets.inference), 1))
     sweep = Sweep(benchmark, runner, "pair")
     sweep.grid([GRID[0], warm])
     for method in (GRID[0], warm):
         rows = runner.run(method)
         lpips, cost = sweep.finished()[method.key]
-        share = 0.0 if method.model is None else benchmark.known_prices(method).model
+        share = 0.0 if model_name(method) is None else benchmark.known_prices(method).model
         counts = [r["forwards"] + 2 * r["backwards"] + share * r["model_forwards"] for r in rows]
         assert lpips == pytest.approx(sum(row["lpips"] for row in rows) / 2)
         assert cost == pytest.approx(sum(counts) / 2)
@@ -103,6 +106,27 @@ def test_the_objectives_are_mean_lpips_and_cost(assets: Assets, tmp_path: Path) 
     price = read_json(tmp_path / "prices.json")
     sweep.grid([GRID[0], warm])
     assert read_json(tmp_path / "prices.json") == price  # measured once
+
+
+def test_linearized_steps_have_a_price_of_their_own(assets: Assets, tmp_path: Path) -> None:
+    benchmark = assets.begin(tmp_path, count=2)
+    runner, model = assets.runner(benchmark), Unbound(assets.inference)
+    late = switch(Amortized(model, 0), Linearized(), at=0.5)  # k = 9, ..., 6 and 5, ..., 2
+    alone = switch(Linearized(data_variance=0.01), Linearized(), at=0.5)
+    refined = Amortized(Linearized(), 1, safeguard_every=None)
+    methods = [gibbs(10, guidance) for guidance in (late, alone, refined)]
+    sweep = Sweep(benchmark, runner, "linearized")
+    sweep.grid(methods)
+    prices = read_json(tmp_path / "prices.json")
+    assert sorted(prices) == [f"inference: {assets.inference}", "linearized"]
+    model_price, price = (prices[name]["model"] for name in sorted(prices))
+    assert min(model_price, price) > 0
+    for method, model_forwards, linearized in zip(methods, (4, 0, 0), (4, 8, 8), strict=True):
+        rows = runner.run(method)
+        assert {row["model_forwards"] for row in rows} == {model_forwards}
+        passes = sum(row["forwards"] + 2 * row["backwards"] for row in rows) / 2
+        expected = passes + model_forwards * model_price + linearized * price
+        assert sweep.finished()[method.key][1] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("algorithm", ["tpe", "nsga2"])
@@ -116,9 +140,9 @@ def test_a_search_stops_at_its_number_of_trials_and_goes_on_from_there(
     assert len(sweep._study.trials) == 2
     # One that was asked for by a process that then died.
     trial = sweep._study.ask()
-    orphan = Method("mgdm", num_steps=6, learning_rate=0.07)
+    orphan = gibbs(6, Gradient(1, Adam(0.07)))
     trial.set_user_attr("key", orphan.key)
-    trial.set_user_attr("method", orphan.settings())
+    trial.set_user_attr("method", orphan.to_dict())
     again = Sweep(benchmark, assets.runner(benchmark), "free")
     again.search("mgdm", None, 4, algorithm, space)
     states = [trial.state.name for trial in again._study.trials]
@@ -128,7 +152,7 @@ def test_a_search_stops_at_its_number_of_trials_and_goes_on_from_there(
 
 def test_a_method_that_diverges_fails_once(assets: Assets, tmp_path: Path) -> None:
     benchmark = assets.begin(tmp_path, count=2)
-    wild = Method("mgdm", num_steps=6, gradient_steps_start=3, minimizer="whitened", learning_rate=1e30)
+    wild = gibbs(6, Gradient(3, WhitenedGradient(1e30)))
     sweep = Sweep(benchmark, assets.runner(benchmark), "wild")
     sweep.grid([wild, GRID[0]])
     assert sweep.finished().keys() == {GRID[0].key}
@@ -150,7 +174,7 @@ def test_only_what_is_not_clearly_behind_is_run_on_all_images(assets: Assets, tm
         assert len(benchmark.runs("validation").rows(method.key)) == (4 if on_front else 2)
     counts = [len(benchmark.runs("validation").rows(method.key)) for method in GRID]
     assert {2, 4} == set(counts)
-    results = conclude(benchmark)
+    results = analyze(benchmark)
     assert len(results.points["validation"]) == counts.count(4)
     assert len(results.points["screening"]) == counts.count(2)
     # A study that screens nothing finishes the others, from where they stopped.

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.conftest import Assets
-from lavps.evaluation.benchmark import Method, Timer
-from lavps.evaluation.benchmark.records import read_rows
-from lavps.evaluation.benchmark.timing import speed_up, summarize
+from lavps.benchmark import Timer
+from lavps.benchmark.records import read_rows
+from lavps.benchmark.timing import speed_up, summarize
+from lavps.samplers import DPS, UNBOUND, Settings
+from support.benchmarks import Assets, gibbs
 
-METHODS = [Method("mgdm", num_steps=5), Method("dps", num_steps=3)]
+METHODS = [gibbs(5), Settings(DPS(UNBOUND, num_steps=3))]
 
 
 def timer(assets: Assets, path: Path) -> Timer:

@@ -27,7 +27,7 @@ from lavps.operators import (
     RandomGaussianBlur,
     RandomPixels,
     RandomRectangle,
-    Ranged,
+    RescaledOperator,
     centre_box,
     check,
     from_numpy,
@@ -140,8 +140,12 @@ LINEAR = [
     Case("MRI 1-D", lambda: MRI(samples(9), complex_image=True), (2, 9)),
     Case("MRIs, one an item", lambda: MRI(samples(ROWS, 4, 5), coils(1, 2, 4, 5), batched=True), (1, 4, 5)),
     Case("lenses, the example", lambda: Vignette(torch.tensor([0.2, 0.5, 0.8])), (2, 5, 4)),
-    Case("range symmetric", lambda: Ranged(Blur(kernel(3, 3)), -3.0, 3.0), (2, 5, 6)),
-    Case("range symmetric, one an item", lambda: Ranged(Blur(kernels(3, 3), batched=True), -2, 2), (1, 5, 4)),
+    Case("range symmetric", lambda: RescaledOperator(Blur(kernel(3, 3)), -3.0, 3.0), (2, 5, 6)),
+    Case(
+        "range symmetric, one an item",
+        lambda: RescaledOperator(Blur(kernels(3, 3), batched=True), -2, 2),
+        (1, 5, 4),
+    ),
 ]
 NONLINEAR = [
     Case("HDR clip", HDRClip, (3, 4, 5)),
@@ -156,8 +160,12 @@ NONLINEAR = [
         (1, 2, 3),
     ),
     Case("NumPy function with vjp", numpy_with_vjp, (1, 3, 4)),
-    Case("range of a linear operator", lambda: Ranged(Blur(kernels(3, 3), batched=True), 0, 1), (2, 5, 6)),
-    Case("range of a nonlinear operator", lambda: Ranged(HDRClip(), 0.0, 1.0), (3, 4, 5)),
+    Case(
+        "range of a linear operator",
+        lambda: RescaledOperator(Blur(kernels(3, 3), batched=True), 0, 1),
+        (2, 5, 6),
+    ),
+    Case("range of a nonlinear operator", lambda: RescaledOperator(HDRClip(), 0.0, 1.0), (3, 4, 5)),
     Case("nonlinear function", lambda: CallableOperator(torch.sin, (1, 3, 4), linear=False), (1, 3, 4)),
 ]
 
@@ -168,12 +176,12 @@ def named(cases: list[Case]) -> pytest.MarkDecorator:
 
 def images(case: Case, index: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     like = torch.zeros((), dtype=dtype)
-    noise = NoiseStreams.of(ROWS).normal(Purpose.PROBE, case.shape, like, index=index)
+    noise = NoiseStreams.from_seed(ROWS).normal(Purpose.PROBE, case.shape, like, index=index)
     return (0.4 * noise).clamp(-1.0, 1.0)
 
 
 def measurements(y: Tensor, index: int = 7) -> Tensor:
-    return NoiseStreams.of(ROWS).normal(Purpose.PROBE, y.shape[1:], y, index=index)
+    return NoiseStreams.from_seed(ROWS).normal(Purpose.PROBE, y.shape[1:], y, index=index)
 
 
 def as_real(y: Tensor) -> Tensor:
@@ -349,5 +357,5 @@ class TestOperatorContract:
 
     @named([case for case in LINEAR if case.make().batch == ROWS])
     def test_wrong_number_of_rows_is_refused(self, case: Case) -> None:
-        with pytest.raises(ValueError, match=f"parameters for {ROWS} items and met a batch of 1"):
+        with pytest.raises(ValueError, match=f"parameters for {ROWS} items, but the batch has 1"):
             case.make()(images(case)[:1])

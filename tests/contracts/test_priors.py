@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from extend.a_prior import NightSky
 from lavps.priors import (
+    CountingPrior,
     EDMPrior,
     GaussianMixturePrior,
     GaussianPrior,
     LatentPrior,
-    MeteredPrior,
     NetworkPrior,
     Prior,
-    Ranged,
+    RescaledPrior,
     Rescheduled,
     from_deepinv,
 )
-from lavps.restoration import TiledPrior
 from lavps.schedule import VE, Cosine, Flow, Schedule, VPLinear
+from lavps.tiling import TiledPrior
 
 SHAPE = (2, 3, 2)
 ROWS = 5
@@ -79,8 +79,8 @@ CASES = [
     Case("EDM", lambda: EDMPrior(Convolution())),
     Case("rescheduled", lambda: Rescheduled(mixture(VE()), Flow())),
     Case("rescheduled network", lambda: Rescheduled(EDMPrior(Convolution()), VPLinear())),
-    Case("ranged", lambda: Ranged(mixture(VE()), 0.0, 1.0)),
-    Case("metered", lambda: MeteredPrior(mixture())),
+    Case("ranged", lambda: RescaledPrior(mixture(VE()), 0.0, 1.0)),
+    Case("metered", lambda: CountingPrior(mixture())),
     Case("tiled", lambda: TiledPrior(NetworkPrior(Convolution(), Flow(), "x0", "time"), 2, batch=3)),
     Case("tiled, shifted", lambda: TiledPrior(EDMPrior(Convolution()), 2, batch=3, shifted=True)),
     Case("latent", lambda: LatentPrior(mixture(), torch.tanh, torch.atanh, 2, 1, scale=0.5)),

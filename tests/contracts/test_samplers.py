@@ -14,6 +14,8 @@ from torch import Tensor
 import lavps
 from extend.a_sampler import PulledDDIM
 from lavps import Context, DiagonalGaussian
+from lavps.data_step import Isotropic, Stationary
+from lavps.guidance import Amortized, Gradient, Linearized, switch
 from lavps.operators import AveragePool, CallableOperator
 from lavps.samplers import (
     Cancelled,
@@ -24,21 +26,21 @@ from lavps.samplers import (
     UniformMidpoint,
 )
 from lavps.transitions import per_sample
-from problems import images, masking_problem, network_prior, pooling_problem
+from support.problems import images, masking_problem, network_prior, pooling_problem
 
-# Warm starts good for some rows only, and networks that were never trained, are what these tests are made of.
+# These tests use predictions that suit some rows only, and networks that were never trained.
 pytestmark = pytest.mark.filterwarnings("ignore::lavps.samplers.OutOfDistributionWarning")
 
 
 def halfway(context: Context) -> DiagonalGaussian:
-    """A warm start better for some rows than for others: it depends on the row's own image."""
+    """A prediction better for some rows than for others: it depends on the row's own image."""
     level = per_sample(context.x_t.flatten(1).mean(1), context.x_0)
     shift = 0.2 * torch.tanh(context.x_0) + 0.05 * level
     return DiagonalGaussian(context.bridge.mean + shift, context.bridge.log_std - 0.1)
 
 
-class Told:
-    """A prior as a denoiser that is told the measurement: it corrects what the measurement contradicts."""
+class Corrected:
+    """A prior as a conditional denoiser: it corrects what the measurement contradicts."""
 
     def __init__(self, prior: lavps.Prior) -> None:
         self.prior = prior
@@ -55,52 +57,67 @@ class Told:
 K = 10
 WHITENED = lavps.WhitenedGradient()
 SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
-    "MGDM": lambda p: lavps.MGDM(p, num_steps=K, gradient_steps_start=2),
-    "MGDM-whitened": lambda p: lavps.MGDM(p, num_steps=K, gradient_steps_start=1, minimizer=WHITENED),
+    "MGDM": lambda p: lavps.MGDM(p, num_steps=K, guidance=Gradient(steps=2)),
+    "MGDM-whitened": lambda p: lavps.MGDM(p, num_steps=K, guidance=Gradient(1, WHITENED)),
     "MGDM-bridge-repeated": lambda p: lavps.MGDM(
-        p, num_steps=K, gradient_steps_start=1, renoise="bridge", repetitions=2, denoising_steps=3, eta=0.5
+        p, num_steps=K, guidance=Gradient(1), renoise="bridge", repetitions=2, denoising_steps=3, eta=0.5
     ),
-    "MGDM-windows": lambda p: lavps.MGDM(
-        p, num_steps=K, gradient_steps_start=0, gradient_steps_end=2, r_switch=0.6, midpoint=UniformMidpoint()
+    "MGDM-switched": lambda p: lavps.MGDM(
+        p, num_steps=K, guidance=switch(Gradient(0), Gradient(2), at=0.4), midpoint=UniformMidpoint()
     ),
-    "MGDM-mixed": lambda p: lavps.MGDM(p, num_steps=K, gradient_steps_start=1, midpoint=MixedMidpoint()),
+    "MGDM-mixed": lambda p: lavps.MGDM(p, num_steps=K, guidance=Gradient(1), midpoint=MixedMidpoint()),
     "MGDM-fraction": lambda p: lavps.MGDM(
-        p, num_steps=K, gradient_steps_start=1, midpoint=FractionMidpoint(), grid_power=1.5
+        p, num_steps=K, guidance=Gradient(1), midpoint=FractionMidpoint(), grid_power=1.5
     ),
-    "LAVPS-unguarded": lambda p: lavps.LAVPS(
-        p, halfway, num_steps=K, gradient_steps_start=0, safeguard=False
+    "LAVPS": lambda p: lavps.LAVPS(p, halfway, num_steps=K, r_switch=0.5),
+    "LAVPS-unguarded": lambda p: lavps.MGDM(
+        p, num_steps=K, guidance=Amortized(halfway, steps=0, safeguard_every=None)
     ),
-    "LAVPS-likelihood-step": lambda p: lavps.LAVPS(
-        p, lavps.LikelihoodStep(), num_steps=K, gradient_steps_start=0
+    "linearized-safeguarded": lambda p: lavps.MGDM(p, num_steps=K, guidance=Amortized(Linearized(), steps=0)),
+    "linearized-damped": lambda p: lavps.MGDM(
+        p, num_steps=K, guidance=switch(Linearized(data_variance=0.01), Linearized(), at=0.5)
     ),
-    "LAVPS-gentle-step": lambda p: lavps.LAVPS(
-        p, lavps.LikelihoodStep.gentle(), num_steps=K, gradient_steps_start=0, safeguard=False, r_step=0.5
+    "linearized-then-gradients": lambda p: lavps.MGDM(
+        p, num_steps=K, guidance=Amortized(Linearized(), steps=1, safeguard_every=None)
     ),
-    "LAVPS-then-likelihood-step": lambda p: lavps.LAVPS(
-        p, halfway, num_steps=K, gradient_steps_start=0, r_step=0.5
+    "LAVPS-then-linearized": lambda p: lavps.MGDM(
+        p, num_steps=K, guidance=switch(Amortized(halfway, steps=0), Linearized(), at=0.5)
     ),
-    "LAVPS-safeguarded-G0": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=0),
-    "LAVPS-safeguarded-G2": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=2),
-    "LAVPS-probing": lambda p: lavps.LAVPS(p, halfway, num_steps=K, gradient_steps_start=0, probe_every=3),
-    "LAVPS-two-windows": lambda p: lavps.LAVPS(
+    "LAVPS-safeguarded-G0": lambda p: lavps.MGDM(p, num_steps=K, guidance=Amortized(halfway, steps=0)),
+    "LAVPS-safeguarded-G2": lambda p: lavps.MGDM(p, num_steps=K, guidance=Amortized(halfway, steps=2)),
+    "LAVPS-safeguarded-every-third": lambda p: lavps.MGDM(
+        p, num_steps=K, guidance=Amortized(halfway, steps=0, safeguard_every=3)
+    ),
+    "LAVPS-late-gradients": lambda p: lavps.MGDM(
         p,
-        halfway,
         num_steps=K,
-        gradient_steps_start=0,
-        gradient_steps_end=1,
-        r_switch=0.7,
-        r_model=0.0,
-        minimizer=WHITENED,
+        guidance=switch(Amortized(halfway, 0, WHITENED), Amortized(halfway, 1, WHITENED), at=0.3),
     ),
-    "MGPS": lambda p: lavps.MGPS(p, num_steps=K, gradient_steps=2),
-    "MGPS-warm": lambda p: lavps.MGPS(p, num_steps=K, gradient_steps=1, model=halfway),
+    "MGPS": lambda p: lavps.MGPS(p, num_steps=K, guidance=Gradient(2, WHITENED)),
+    "MGPS-amortized": lambda p: lavps.MGPS(p, num_steps=K, guidance=Amortized(halfway, 1, WHITENED)),
+    "MGPS-linearized": lambda p: lavps.MGPS(p, num_steps=K, guidance=Linearized()),
     "DPS": lambda p: lavps.DPS(p, num_steps=K),
     "DPS-ddim": lambda p: lavps.DPS(p, num_steps=K, eta=0.0, step_size=0.3),
     "MMPS": lambda p: lavps.MMPS(p, num_steps=K, solver_steps=2),
+    "DiffPIR": lambda p: lavps.DiffPIR(p, num_steps=K),
+    "DiffPIR-strong": lambda p: lavps.DiffPIR(
+        p, num_steps=K, covariance=Isotropic(7.0), zeta=1.0, grid_power=1.5, last_time=0.02
+    ),
+    "WienerPIR": lambda p: lavps.WienerPIR(p, num_steps=K),
+    "TunedPIR": lambda p: lavps.TunedPIR.like(lavps.WienerPIR(p, num_steps=K)),
+    "WienerPIR-full": lambda p: lavps.WienerPIR(p, num_steps=K, draw="full", zeta=1.0),
+    "PiGDM": lambda p: lavps.PiGDM(p, num_steps=K),
+    "PiGDM-stationary": lambda p: lavps.PiGDM(p, num_steps=K, covariance=Stationary(1.0, 1.0), eta=0.5),
+    "DDNM": lambda p: lavps.DDNM(p, num_steps=K),
+    "DDNM-ancestral": lambda p: lavps.DDNM(p, num_steps=K, eta=1.0, grid_power=1.5),
+    "DAPS": lambda p: lavps.DAPS(p, num_steps=K, denoising_steps=3),
+    "DAPS-Langevin": lambda p: lavps.DAPS(p, num_steps=K, denoising_steps=2, langevin_steps=10),
     "DDIM": lambda p: lavps.DDIM(p, num_steps=K),
     "PulledDDIM, the example": lambda p: PulledDDIM(p, num_steps=K),
-    "Supervised": lambda p: lavps.Supervised(Told(p), num_steps=K),
-    "Supervised-deterministic": lambda p: lavps.Supervised(Told(p), num_steps=K, eta=0.0, grid_power=1.5),
+    "Supervised": lambda p: lavps.Supervised(Corrected(p), num_steps=K),
+    "Supervised-deterministic": lambda p: lavps.Supervised(
+        Corrected(p), num_steps=K, eta=0.0, grid_power=1.5
+    ),
 }
 EVERY = pytest.mark.parametrize("name", SAMPLERS)
 
@@ -241,10 +258,13 @@ def test_non_finite_values_raise_naming_step_and_item(name: str) -> None:
             bad[-1] = float(t.max()) < 0.22
             return torch.where(bad.reshape(-1, 1, 1, 1), float("nan"), out)
 
+    sampler = SAMPLERS[name](Broken())
     with pytest.raises(NonFiniteError, match=r"item\(s\) \[42\]") as error:
-        SAMPLERS[name](Broken()).sample(pooling_problem(2), items=[7, 42])
+        sampler.sample(pooling_problem(2), items=[7, 42])
     assert error.value.items == (42,)
     assert error.value.step > 0
+    assert error.value.sampler == sampler.name
+    assert str(error.value).startswith(f"{sampler.name}: x_0 is not finite at step {error.value.step} (t = ")
 
 
 @EVERY

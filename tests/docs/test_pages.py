@@ -23,7 +23,7 @@ import check_links
 import made_pages
 from import_graph import ROOMS, import_graph
 from lavps import cli
-from lavps.restoration.service import Client
+from lavps.apps.service import Client
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -106,11 +106,11 @@ def test_a_command_is_understood(page: str, command: str) -> None:
 
 RECIPES = sorted(
     {
-        tuple(shlex.split(line)[1:])
+        tuple(shlex.split(line)[2:])
         for path in PAGES
         for language, block in fences(path)
         for line in block.splitlines()
-        if language == "" and line.startswith("python recipes/")
+        if language == "" and line.startswith("python -m recipes.")
     }
 )
 
@@ -118,10 +118,10 @@ RECIPES = sorted(
 @pytest.mark.parametrize("words", RECIPES, ids=" ".join)
 def test_a_recipe_s_command_is_understood(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is parsed by the recipe's own settings; nothing is run."""
-    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
-    recipe = importlib.import_module(Path(words[0]).stem)
-    config = tyro.cli(getattr(recipe, "Command", None) or recipe.Config, args=words[1:])
-    if words[0] == "recipes/zoo.py":
+    monkeypatch.syspath_prepend(str(ROOT))
+    recipe = importlib.import_module(words[0])
+    config = tyro.cli(recipe.Config, args=words[1:])
+    if words[0] == "recipes.zoo.run":
         assert set(config.names) <= set(recipe.MODELS)
 
 

@@ -33,7 +33,7 @@ def test_every_page_is_in_the_contents() -> None:
 def test_a_name_is_documented_once_and_where_it_is_imported_from() -> None:
     pages = made_pages.reference_pages()
     assert "MGDM" in made_pages.own_names("lavps.samplers", "lavps.samplers")
-    assert made_pages.own_names("lavps.samplers.gibbs", "lavps.samplers") == []
+    assert made_pages.own_names("lavps.samplers.mgps", "lavps.samplers") == []
     assert made_pages.own_names("lavps.samplers.ddim", "lavps.samplers") == ["ddim_chain"]
     assert "GaussianNoise" not in made_pages.own_names("lavps.problem", "lavps.problem")
     text = made_pages.reference_text("samplers", pages["samplers"])

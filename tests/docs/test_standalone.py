@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import lavps
+from lavps.guidance import Amortized, Gradient, MidpointModel
 from lavps.random import NoiseStreams, Purpose
 from lavps.samplers import OutOfDistributionWarning
 
@@ -68,13 +69,13 @@ def problem_of(A: Tensor, y: Tensor) -> lavps.InverseProblem:
 
 
 def library_noise(rows: int) -> object:
-    streams = NoiseStreams.of(1, seed=0, num_samples=rows)
+    streams = NoiseStreams.from_seed(1, seed=0, num_samples=rows)
     like = torch.empty(0, dtype=torch.float64)
     return lambda what, k, number: streams.normal(PURPOSES[what], (64,), like, step=k, index=number)
 
 
-def as_warm_start(model: nn.Module, A: Tensor) -> object:
-    """The example's model behind the library's interface."""
+def as_warm_start(model: nn.Module, A: Tensor) -> MidpointModel:
+    """Wrap the example's model in the library's interface."""
 
     def start(context: lavps.Context) -> lavps.DiagonalGaussian:
         x_0, x_t = context.x_0.flatten(1), context.x_t.flatten(1)
@@ -99,15 +100,13 @@ def clumsy_model() -> nn.Module:
 def test_same_noise_gives_the_library_s_samples(gradient_steps: int, amortized: bool, few_steps: int) -> None:
     rows, mixture = 6, standalone.image_mixture()
     A, y = measurement(mixture)
-    settings = {"num_steps": few_steps, "gradient_steps_start": gradient_steps}
     model = clumsy_model() if amortized else None
     samples, kept = standalone.lavps(mixture, A, y, library_noise(rows), gradient_steps, model)
     prior = library_prior(mixture)
-    sampler = (
-        lavps.MGDM(prior, **settings)
-        if model is None
-        else lavps.LAVPS(prior, as_warm_start(model, A), **settings)
+    guidance = (
+        Gradient(gradient_steps) if model is None else Amortized(as_warm_start(model, A), gradient_steps)
     )
+    sampler = lavps.MGDM(prior, guidance=guidance, num_steps=few_steps)
     with (
         pytest.warns(OutOfDistributionWarning) if amortized else torch.no_grad()
     ):  # many fall back, and it says so

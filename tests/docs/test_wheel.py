@@ -55,7 +55,7 @@ def test_it_holds_every_module_and_nothing_else(wheel: Path) -> None:
         for path in (source / "lavps").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {Path(name).suffix for name in expected} <= {".py", ".typed", ".html", ".css", ".js", ".json"}
+    assert {Path(name).suffix for name in expected} <= {".py", ".typed", ".jinja", ".json"}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     about = {name for name in names if name.split("/")[0].endswith(".dist-info")}

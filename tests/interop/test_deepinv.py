@@ -17,10 +17,13 @@ from deepinv import physics as P
 from deepinv.optim.data_fidelity import L2
 
 import lavps
-from lavps.operators import MRI, PhysicsOperator, Ranged, as_operator, check
+from lavps.data_step import Isotropic
+from lavps.guidance import Gradient
+from lavps.operators import MRI, PhysicsOperator, RescaledOperator, as_operator, check
 from lavps.priors import DeepinvDenoiser, from_deepinv
 from lavps.problem import PixelRangeWarning
-from problems import network_prior
+from lavps.random import NoiseStreams, Purpose
+from support.problems import network_prior
 
 SIDE, ROWS, SIGMA = 12, 3, 0.05
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -156,7 +159,7 @@ class TestPhysics:
         problem = lavps.InverseProblem(physics(theirs(physics, truth)), as_operator(physics))
         prior = network_prior(channels=case.channels)
         guided, free = (
-            lavps.MGDM(prior, num_steps=12, gradient_steps_start=steps).sample(problem, 2).samples
+            lavps.MGDM(prior, num_steps=12, guidance=Gradient(steps=steps)).sample(problem, 2).samples
             for steps in (4, 0)
         )
         assert guided.shape == (ROWS, 2, case.channels, SIDE, SIDE)
@@ -166,7 +169,7 @@ class TestPhysics:
     def test_images_in_0_1_give_the_same_problem(self, case: Case) -> None:
         physics, x = case.make(), images(case)
         y = physics(theirs(physics, (images(case, seed=8) + 1) / 2))
-        problem = lavps.InverseProblem(y, Ranged(physics, 0, 1))
+        problem = lavps.InverseProblem(y, RescaledOperator(physics, 0, 1))
         assert problem.operator.linear == case.linear
         expected = lavps.GaussianNoise(SIGMA).log_prob(y, physics.A(theirs(physics, (x + 1) / 2)))
         free = lavps.GaussianNoise(SIGMA).log_prob(0 * y, 0 * y)
@@ -195,18 +198,18 @@ def test_a_noise_level_per_item_is_picked_up() -> None:
 
 @pytest.mark.parametrize("noise", [P.PoissonNoise(0.1), P.ZeroNoise(), P.RicianNoise(0.1)])
 def test_noise_of_another_law_is_asked_for(noise: P.NoiseModel) -> None:
-    with pytest.raises(ValueError, match="states no Gaussian noise: give noise="):
+    with pytest.raises(ValueError, match="states no Gaussian noise: pass noise="):
         lavps.InverseProblem(uniform(1, *IMAGE), P.Inpainting(IMAGE, mask=mask(*IMAGE), noise_model=noise))
 
 
 def test_measurements_of_images_in_0_1_are_noticed() -> None:
     physics = P.Blur(kernels(1), padding="circular", noise_model=noisy())
-    with pytest.warns(PixelRangeWarning, match="Ranged"):
+    with pytest.warns(PixelRangeWarning, match="RescaledOperator"):
         lavps.InverseProblem(physics(uniform(2, *IMAGE)), physics)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PixelRangeWarning)
         lavps.InverseProblem(physics(2 * uniform(2, *IMAGE) - 1), physics)
-        lavps.InverseProblem(physics(uniform(2, *IMAGE)), Ranged(physics, 0, 1))
+        lavps.InverseProblem(physics(uniform(2, *IMAGE)), RescaledOperator(physics, 0, 1))
 
 
 def test_complex_measurements_are_read_by_a_physics_of_two_channels() -> None:
@@ -286,9 +289,76 @@ class TestDenoisers:
 
     def test_our_samplers_run_on_deepinvs_denoisers_as_on_our_priors(self) -> None:
         physics = P.Inpainting(IMAGE, mask=mask(*IMAGE), noise_model=noisy())
-        problem = lavps.InverseProblem(physics(uniform(2, *IMAGE)), Ranged(physics, 0, 1))
+        problem = lavps.InverseProblem(physics(uniform(2, *IMAGE)), RescaledOperator(physics, 0, 1))
         theirs, ours = (
             lavps.MGDM(prior, num_steps=12).sample(problem, 2, seed=3).samples
             for prior in (from_deepinv(Shrinkage(), schedule=lavps.VE(sigma_max=200.0)), shrinkage_prior())
         )
         torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+@dataclass(frozen=True)
+class TheirGrid(lavps.DiffPIR):
+    """DiffPIR at deepinv's times: nodes of a chain of 1000, sqrt-spaced."""
+
+    def times(self, schedule: lavps.schedule.Schedule) -> Tensor:
+        nodes = torch.linspace(0.0, 1000.0**2, self.num_steps).sqrt().int()
+        nodes[-1] -= 1
+        return torch.cat([torch.zeros(1), (1000 - nodes.flip(0)) / 1000]).double()
+
+
+class Recorded:
+    """A prior clamped to [-1, 1], as deepinv clamps it, that records its estimates."""
+
+    def __init__(self) -> None:
+        self.prior = lavps.GaussianPrior(torch.zeros(IMAGE), 0.1 * torch.eye(SIDE**2) + 0.05)
+        self.schedule, self.estimates = self.prior.schedule, []
+
+    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
+        self.estimates.append(self.prior.denoise(x_t, t).clamp(-1, 1))
+        return self.estimates[-1]
+
+
+def sharp_blur() -> P.Physics:
+    """A blur that conjugate gradients invert in a few steps."""
+    kernel = 0.5 * kernels(1)
+    kernel[..., 1, 2] += 0.5
+    return P.BlurFFT(IMAGE, filter=kernel, noise_model=noisy())
+
+
+@pytest.mark.parametrize(
+    "make", [sharp_blur, lambda: P.Inpainting(IMAGE, mask=mask(*IMAGE), noise_model=noisy())]
+)
+@pytest.mark.parametrize(("strength", "zeta"), [(7.0, 0.1), (1.0, 1.0)])
+def test_diffpir_is_deepinvs(
+    make: Callable[[], P.Physics], strength: float, zeta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same estimates D(x_t, t) at every step, from the same noise.
+
+    Where deepinv differs: its grid (``times``); a factor 2 in its proximal step (``Isotropic(lambda / 2)``);
+    its initialization with A^T y, replaced here by noise. It has no data step at the end, so the estimates
+    before the data step are compared. Downsampling is left out: deepinv's closed form of the proximal step is
+    not the exact solution there.
+    """
+    steps = 8
+    physics = make()
+    y = physics(uniform(1, *IMAGE))
+    ours = Recorded()
+    problem = lavps.InverseProblem(y, RescaledOperator(physics, 0, 1))
+    covariance = Isotropic(strength / 2)
+    sampler = TheirGrid(ours, num_steps=steps, covariance=covariance, zeta=zeta, solver_steps=200)
+    sampler.sample(problem)
+
+    streams, theirs = NoiseStreams.from_seed(1), Recorded()
+    noise = [streams.normal(Purpose.DDIM, IMAGE, y, k) for k in range(steps, 1, -1)]
+    alpha, sigma = (c.to(y) for c in ours.schedule.coefficients(torch.ones(())))
+    initial = streams.normal(Purpose.INITIAL, IMAGE, y) * sigma
+    draws = iter([initial / alpha / ((sigma / alpha) ** 2 - 4 * SIGMA**2).sqrt(), *noise])
+    monkeypatch.setattr(torch, "randn_like", lambda x: next(draws))
+    algorithm = deepinv.sampling.DiffPIR(
+        DeepinvDenoiser(theirs), L2(), sigma=SIGMA, max_iter=steps, zeta=zeta, lambda_=strength
+    )
+    algorithm(y, physics, x_init=torch.full((1, *IMAGE), 0.5))
+    assert len(ours.estimates) == len(theirs.estimates) == steps
+    for a, b in zip(ours.estimates, theirs.estimates, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-4)

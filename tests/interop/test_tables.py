@@ -17,8 +17,8 @@ import deepinv
 from azula.linalg.covariance import DiagonalCovariance
 
 import lavps
-from problems import network_prior
-from tables import CHECKPOINTS, OPERATORS, about
+from support.problems import network_prior
+from support.tables import CHECKPOINTS, OPERATORS, about
 
 SHAPE = (3, 16, 16)
 X = 0.4 * torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(0))
@@ -56,7 +56,7 @@ def test_a_physics_is_a_problem_in_one_line(kind: str, line: str) -> None:
         torch.manual_seed(0)
         physics = PHYSICS[kind]()
         physics.set_noise_model(deepinv.physics.GaussianNoise(0.05))
-        y = physics((X + 1) / 2 if "Ranged" in line else X)
+        y = physics((X + 1) / 2 if "Rescaled" in line else X)
     names: dict[str, Any] = {"lavps": lavps, "physics": physics, "y": y}
     exec(line, names)
     problem = names["problem"]

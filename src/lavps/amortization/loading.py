@@ -1,8 +1,9 @@
-"""Trained models on disk: written with all they depend on, refused where it does not fit."""
+"""Saving and loading of inference models and conditional denoisers."""
 
 from __future__ import annotations
 
 __all__ = [
+    "check_fits",
     "load_conditional",
     "load_inference_model",
     "prior_hash",
@@ -17,34 +18,32 @@ from typing import Any
 
 import torch
 
-from ..networks import Conditioning, LikelihoodGradient, Palette, build_network
-from ..priors import EDMPrior, GaussianMixturePrior, NetworkPrior, Prior
-from .checkpoint import (
+from ..checkpoints.folder import (
     ModelConfig,
-    check_fits,
+    build_described,
     load_weights,
     model_folder,
     read_config,
     save_model,
 )
+from ..checkpoints.hashes import tensors_hash, weights_hash
+from ..priors import EDMPrior, GaussianMixturePrior, NetworkPrior, Prior
+from ..schedule import Schedule
 from .conditional import ConditionalDenoiser, ConditionalTask
-from .hashes import tensors_hash, weights_hash
+from .conditioning import Conditioning, LikelihoodGradient, Palette
 from .inference import InferenceTask
 from .model import InferenceModel
 
 _WINDOW = ("sampler", "num_steps", "step_counts", "window", "midpoint", "rollout")
-_CONDITIONINGS: dict[str, type[Palette] | type[LikelihoodGradient]] = {
-    "Palette": Palette,
-    "LikelihoodGradient": LikelihoodGradient,
+_CONDITIONINGS: dict[str, type[Palette | LikelihoodGradient]] = {
+    c.__name__: c for c in (Palette, LikelihoodGradient)
 }
 
 
 def prior_hash(prior: Prior) -> str | None:
-    """What tells a prior from another: a hash of its weights, or of a mixture's numbers; None if unknown."""
+    """Return a hash of a prior's weights, or of a mixture's parameters; None for other priors."""
     if isinstance(prior, GaussianMixturePrior):
-        return tensors_hash(
-            {"weights": prior.weights, "means": prior.means, "covariances": prior.covariances}
-        )
+        return tensors_hash({name: getattr(prior, name) for name in ("weights", "means", "covariances")})
     if isinstance(prior, (NetworkPrior, EDMPrior)) and isinstance(prior.network, torch.nn.Module):
         return prior.weights_hash or weights_hash(prior.network)
     return None
@@ -53,19 +52,19 @@ def prior_hash(prior: Prior) -> str | None:
 def _describe(part: Conditioning) -> dict[str, Any]:
     name = type(part).__name__
     if name not in _CONDITIONINGS:
-        raise TypeError(f"{part!r} cannot be written to a checkpoint: only {sorted(_CONDITIONINGS)} can")
+        raise TypeError(f"{part!r} cannot be stored: only {sorted(_CONDITIONINGS)} can")
     return {"name": name, "args": asdict(part)}  # type: ignore[call-overload]
 
 
 def _built(parts: Sequence[Mapping[str, Any]]) -> list[Conditioning]:
-    """The inverse of :func:`_describe`, for several."""
+    """Return the conditionings that :func:`_describe` described."""
     if unknown := sorted({part["name"] for part in parts} - _CONDITIONINGS.keys()):
         raise ValueError(f"unknown conditioning {', '.join(unknown)}: known are {', '.join(_CONDITIONINGS)}")
     return [_CONDITIONINGS[part["name"]](**part["args"]) for part in parts]
 
 
 def _measurement(described: Mapping[str, Any]) -> dict[str, Any]:
-    """What a task says of the measurements it was trained on, its name included if it has one."""
+    """Return the measurements of a task's description, with the name of the task if it has one."""
     return {name: described[name] for name in ("task", "family", "noise") if name in described}
 
 
@@ -80,12 +79,12 @@ def save_inference_model(
     """Write a trained inference model as a model folder.
 
     Args:
-        folder: made if missing.
-        task: what was trained: the model, its contexts, its prior.
-        network: what :func:`~lavps.networks.build_network` built the model's network from.
-        image_shape: (C, *spatial) of the images.
-        training: settings and numbers for the reader.
-        dtype: of the stored weights.
+        folder: Folder, created if missing.
+        task: Training task with the model, its contexts and its prior.
+        network: Description of the model's network for :func:`~lavps.nn.build_network`.
+        image_shape: Shape (C, *spatial) of the images.
+        training: Settings and metrics of the training, for the reader.
+        dtype: Precision of the stored weights.
     """
     model, source = task.network, task.source
     assert isinstance(model, InferenceModel)
@@ -112,13 +111,12 @@ def save_inference_model(
 def load_inference_model(
     path: str | Path, prior: Prior | None = None, device: str | torch.device = "cpu"
 ) -> InferenceModel:
-    """The inference model in a model folder or at a Hub id, frozen, in float32.
+    """Return the inference model in a model folder or at a Hub id, frozen and in float32.
 
     Args:
-        path: folder, or Hub id.
-        prior: where given, a model that was not trained for it is refused at once; otherwise
-            :class:`~lavps.LAVPS` refuses it when the two meet.
-        device: where to put it.
+        path: Model folder or Hub id.
+        prior: Prior that the model must have been trained with; otherwise :class:`~lavps.LAVPS` checks it.
+        device: Device of the model.
     """
     folder = model_folder(path)
     config = read_config(folder)
@@ -126,7 +124,7 @@ def load_inference_model(
         raise ValueError(f"{path} holds a model of kind {config.kind!r}, not an inference model")
     about = config.conditioning
     model = InferenceModel(
-        build_network(config.network),
+        build_described(folder, config),
         _built(about["channels"]),
         about["likelihood_step"],
         about["data_variance"],
@@ -137,7 +135,7 @@ def load_inference_model(
 
     def check(candidate: Prior) -> None:
         found = prior_hash(candidate)
-        # A prior that cannot be hashed (re-scheduled, say) is taken at its word, all but its schedule.
+        # A prior without a hash (rescheduled, for example) is checked by its schedule only.
         check_fits(config, config.prior_hash or "" if found is None else found, candidate.schedule)
 
     model.check_prior = check
@@ -153,15 +151,7 @@ def save_conditional(
     training: Mapping[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> ModelConfig:
-    """Write a trained conditional denoiser as a model folder.
-
-    Args:
-        folder: made if missing.
-        task: what was trained.
-        network: what :func:`~lavps.networks.build_network` built the model's network from.
-        training: settings and numbers for the reader.
-        dtype: of the stored weights.
-    """
+    """Write a trained conditional denoiser; the arguments are those of :func:`save_inference_model`."""
     model = task.network
     config = ModelConfig(
         "conditional",
@@ -175,32 +165,41 @@ def save_conditional(
             "data_variance": model.data_variance,
         },
         operator=_measurement(task.describe()),
-        training={"times": task.denoising.times, "seed": task.denoising.seed} | dict(training or {}),
+        training=task.denoising.describe_times() | {"seed": task.denoising.seed} | dict(training or {}),
     )
     return save_model(folder, model, config, dtype)
 
 
 def load_conditional(path: str | Path, device: str | torch.device = "cpu") -> ConditionalDenoiser:
-    """The conditional denoiser in a model folder or at a Hub id, frozen, in float32.
+    """Return the conditional denoiser in a model folder or at a Hub id, frozen and in float32.
 
-    Sample with :class:`~lavps.Supervised`. Its training is part of the answer: ``read_config(path).operator``
-    says which measurements it knows.
+    Sample with :class:`~lavps.Supervised`. Results are valid only for the measurements of the training,
+    ``read_config(path).operator``.
     """
     folder = model_folder(path)
     config = read_config(folder)
     if config.kind != "conditional" or config.conditioning is None or config.prediction is None:
         raise ValueError(f"{path} holds a model of kind {config.kind!r}, not a conditional denoiser")
     parts = _built(config.conditioning["channels"])
-    network = build_network(config.network)
-    if network.config.in_channels != (
-        needed := ConditionalDenoiser.in_channels(config.image_shape[0], parts)
-    ):
+    network = build_described(folder, config)
+    needed = ConditionalDenoiser.in_channels(config.image_shape[0], parts)
+    if network.config.in_channels != needed:
         raise ValueError(
             f"{folder}: the network takes {network.config.in_channels} channels, "
-            f"images and conditioning are {needed}"
+            f"images and conditioning have {needed}"
         )
     model = ConditionalDenoiser(
         network, parts, config.schedule, config.prediction, config.conditioning["data_variance"]
     )
     load_weights(folder, model, config)
     return model.eval().requires_grad_(False).to(device)
+
+
+def check_fits(config: ModelConfig, prior_hash: str, schedule: Schedule) -> None:
+    """Raise ValueError unless an inference model fits its prior."""
+    if config.kind != "inference":
+        raise ValueError(f"a model of kind {config.kind!r} is not an inference model")
+    if config.prior_hash != prior_hash:
+        raise ValueError(f"this model was trained with prior {config.prior_hash}, not with {prior_hash}")
+    if config.schedule != schedule:
+        raise ValueError(f"this model was trained under {config.schedule!r}, not under {schedule!r}")

@@ -1,4 +1,4 @@
-"""The measurements a model is trained on: an operator and a noise of its own for every sample."""
+"""Simulated measurements for training, with an operator and a noise per sample."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..problem import InverseProblem
 def measure(
     images: Tensor, items: Sequence[int], family: OperatorFamily, noise: NoiseModel, seed: int
 ) -> InverseProblem:
-    """y ~ l(. | A x) with A ~ p_op drawn per image, a function of (seed, item).
+    """Measure images, y ~ l(. | A x), with A ~ p_op drawn per image as a function of (seed, item).
 
     Args:
-        images: clean images x (B, C, *spatial).
-        items: the samples' ids, which decide operator and noise.
-        family: p_op.
-        noise: l.
-        seed: of both.
+        images: Clean images x, shape (B, C, *spatial).
+        items: Ids of the samples, which determine operator and noise.
+        family: Distribution p_op of the operators.
+        noise: Noise model l.
+        seed: Seed of operator and noise.
     """
     operator = family.draw(items, tuple(images.shape[1:]), seed).to(images.device)
-    # Trained under autocast, only the networks are to be in half precision.
+    # Under autocast only the networks run in half precision.
     return InverseProblem.simulate(images, in_full_precision(operator, images.device), noise, seed, items)

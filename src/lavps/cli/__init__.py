@@ -1,9 +1,10 @@
-"""The command ``lavps``: each subcommand is a dataclass with a method ``run``, its options are the fields.
+"""The command ``lavps``: each subcommand is a dataclass whose fields are its options.
 
 .. code-block:: shell
 
     lavps train prior --data faces/ --size 64 --output runs/faces64
     lavps train inference --data faces/ --prior runs/faces64/model --task sr4 --output runs/faces64-sr4
+    lavps tune --prior runs/faces64/model --task sr4 --noise 0.05 --data faces/ --evaluations 8
     lavps degrade photo.png --task sr4 --noise 0.05 --output measured/
     lavps info runs/faces64/model
     lavps restore measured/ --prior runs/faces64/model --samples 4 --output restored/
@@ -16,7 +17,7 @@
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
     lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
 
-The same training command, given again, resumes what was interrupted.
+An interrupted training run resumes when the same command is run again.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ from .restore import Restore
 from .restore_bulk import RestoreBulk
 from .serve import Serve
 from .train import Train
+from .tune import Tune
 
 _Commands = (
     Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Degrade, tyro.conf.subcommand("degrade")]
     | Annotated[Info, tyro.conf.subcommand("info")]
@@ -57,21 +60,25 @@ _Commands = (
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
-    """The command that these words stand for, not yet run; exit code 1 where they stand for none."""
+    """Return the command of a command line, not yet run; exit with code 1 if there is none."""
     try:
         return tyro.cli(
             _Commands,
             prog="lavps",
             description="Posterior sampling for imaging inverse problems with diffusion priors.",
             args=arguments,
-            config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
+            config=(
+                tyro.conf.OmitSubcommandPrefixes,
+                tyro.conf.OmitArgPrefixes,
+                tyro.conf.DisallowNone,
+            ),
         )
     except SystemExit as end:
         raise SystemExit(1 if end.code else 0) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and run the command; exit code 1 where it cannot be parsed, 130 on Ctrl-C."""
+    """Parse the command line and run the command; exit with code 1 if parsing fails, 130 on Ctrl-C."""
     command = parse(arguments)
     try:
         command.run()

@@ -1,6 +1,4 @@
-"""``python -m lavps.cli``: the command where a launcher such as torchrun wants a module."""
-
-from __future__ import annotations
+"""``python -m lavps.cli``: the command as a module, for launchers such as torchrun."""
 
 __all__ = ["main"]
 

@@ -1,20 +1,8 @@
-"""``lavps bench``: samplers compared on real images, in five commands on one folder.
-
-.. code-block:: shell
-
-    lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
-    lavps bench sweep bench/sr4 --sampler mgdm
-    lavps bench sweep bench/sr4 --sampler lavps --model runs/faces64-sr4/model
-    lavps bench test bench/sr4
-    lavps bench time bench/sr4
-    lavps bench report bench/sr4
-
-Each resumes when given again. ``sweep`` may be started in several terminals: they share the work.
-"""
+"""``lavps bench``: a comparison of samplers on real images, in five commands on one folder."""
 
 from __future__ import annotations
 
-__all__ = ["Bench", "Measure", "Report", "Sweeping", "Testing", "Timing"]
+__all__ = ["Bench", "Fronts", "Measure", "Report", "Sweeping", "Testing", "Timing"]
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,38 +10,38 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ..amortization.checkpoint import read_config
-from ..amortization.data import ImageData
-from ..evaluation.benchmark.folder import Benchmark
-from ..evaluation.benchmark.measurements import MeasurementSet, MeasurementSettings
-from ..evaluation.benchmark.methods import SamplerName
-from ..evaluation.benchmark.models import Precision
-from ..evaluation.benchmark.protocol import BASELINE, Results, conclude, fronts
-from ..evaluation.benchmark.report import write_report
-from ..evaluation.benchmark.spaces import paper_grid, paper_subset, rival_grid
-from ..evaluation.benchmark.sweep import Sweep
-from ..evaluation.benchmark.timing import Timer
+from ..benchmark.analysis import BASELINE, Results, analyze, fronts
+from ..benchmark.export import install_fronts
+from ..benchmark.folder import Benchmark
+from ..benchmark.measurements import MeasurementSet, MeasurementSettings
+from ..benchmark.models import Precision
+from ..benchmark.report import write_report
+from ..benchmark.spaces import SamplerName, baseline_grid, paper_grid, paper_subset
+from ..benchmark.sweep import Sweep
+from ..benchmark.timing import Timer
+from ..checkpoints.folder import read_config
 from ..evaluation.lpips import LPIPS
+from ..training.data import ImageData
 from .failures import fatal
-from .fronts import Fronts
+from .options import Device, File, Folder, Model, N, PriorPath, Std, T, TaskName
 
-_Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+_Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """Begin: measure the validation and the test images, once for all methods."""
+    """Create a benchmark: measure the validation and test images, once for all methods."""
 
-    folder: _Folder  # of the benchmark, made if missing
-    prior: str  # model folder or Hub id; its images' shape is the benchmark's
-    task: str  # sr4, motion-blur, random-rectangle, ...; or file.py:attribute with an operator of your own
-    validation: Path  # images to choose settings on: a folder, or a tar
-    test: Path | None = None  # images to judge the chosen ones on, others than those
-    noise: float = 0.05  # standard deviation of the noise, in the units of the measurement
-    validation_count: int = 32  # how many of them
-    test_count: int = 300  # how many of those
-    seed: int = 0  # of images, operators, noise and samplers
-    precision: Precision = "fp32"  # of the networks; bf16 is autocast, all else stays in float32
+    folder: Annotated[Folder[Path], tyro.conf.Positional]  # Benchmark folder, created if missing.
+    prior: PriorPath[str]  # Model folder or Hub id; the benchmark has the shape of its images.
+    task: TaskName[str]  # Operator: sr4, motion-blur, random-rectangle, ..., or a Python object in a file.
+    validation: _Images[Path]  # Images on which settings are chosen.
+    test: _Images[Path | None] = None  # Images on which the chosen settings are compared; other images.
+    noise: Std[float] = 0.05  # Standard deviation of the noise, in the units of the measurement.
+    validation_count: N[int] = 32  # Number of validation images.
+    test_count: N[int] = 300  # Number of test images.
+    seed: N[int] = 0  # Seed of images, operators, noise and samplers.
+    precision: Precision = "fp32"  # Precision of the networks; bf16 is autocast, all else stays in float32.
 
     def run(self) -> None:
         """Write benchmark.json and measurements/."""
@@ -71,98 +59,110 @@ class Measure:
                 )
                 data = ImageData.open(path, (height, width), channels, cache=False)
                 MeasurementSet.create(benchmark.path / "measurements", settings, data)
-                print(f"{count} {split} images are measured")
+                print(f"measured {count} {split} images")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Running:
-    """What running methods needs."""
+    """Options of commands that run methods."""
 
-    folder: _Folder  # of the benchmark
-    lpips: Path | None = None  # file of LPIPS's weights; default the variable LAVPS_LPIPS
-    batch_size: int = 8  # images at a time; more than rounding does not depend on it
-    device: str = "cpu"  # where to compute
+    folder: Annotated[Folder[Path], tyro.conf.Positional]  # Benchmark folder.
+    lpips: File[Path | None] = None  # Weights of LPIPS; default the variable LAVPS_LPIPS.
+    batch_size: N[int] = 8  # Samples per batch; results depend on it only by rounding.
+    samples: N[int] = 1  # Samples per image; from 2 on CRPS, energy score and coverage are recorded too.
+    device: Device[str] = "cpu"  # cpu, cuda, mps or xpu.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweeping(_Running):
-    """Try settings of a sampler on the validation images; several processes may, at once."""
+    """Evaluate settings of a sampler on the validation images; several processes share the work."""
 
-    sampler: SamplerName  # whose settings
-    model: str | None = None  # folder of the inference model, or of the conditional denoiser
-    # paper: its 96 points at K = 100; subset: 32 of them; rival: the few settings of dps, mmps, mgps and
-    # supervised; free: a search with K and the minimiser free; auto: subset for mgdm and lavps, else rival
-    space: Literal["auto", "paper", "subset", "rival", "free"] = "auto"
-    trials: int = 100  # of a free search, all processes and earlier runs together
-    algorithm: Literal["tpe", "nsga2"] = "tpe"  # what proposes in a free search
-    screen: int | None = None  # images to try settings on; only those not clearly behind go on to all of them
+    sampler: SamplerName  # Sampler.
+    model: Model[str | None] = None  # Inference model, or conditional denoiser.
+    # Settings to evaluate. paper: its 96 points at K = 100; subset: 32 of them; baseline: the few settings of
+    # dps, mmps, mgps and supervised; free: a search over K and the minimizer too; auto: subset for mgdm and
+    # lavps, else baseline.
+    space: Literal["auto", "paper", "subset", "baseline", "free"] = "auto"
+    trials: N[int] = 100  # Number of trials of a free search, over all processes and earlier runs.
+    algorithm: Literal["tpe", "nsga2"] = "tpe"  # Search algorithm of a free search.
+    screen: N[int | None] = None  # Number of images for screening; clearly worse settings stop after them.
 
     def run(self) -> None:
         """Add rows to validation/."""
         space = self.space
         if space == "auto":
-            space = "subset" if self.sampler in ("mgdm", "lavps") else "rival"
+            space = "subset" if self.sampler in ("mgdm", "lavps") else "baseline"
         benchmark, sampler, model = Benchmark.open(self.folder), self.sampler, self.model
         if model is None and sampler in ("lavps", "supervised"):
             raise ValueError(f"{sampler} needs a model: give --model")
         lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
-        runner = benchmark.runner("validation", models, lpips, batch_size=self.batch_size)
+        runner = benchmark.runner(
+            "validation", models, lpips, batch_size=self.batch_size, samples=self.samples
+        )
         name = f"{space} {sampler}" + (f" {model}" if model else "")
         sweep = Sweep(benchmark, runner, name, screen=self.screen)
         if space == "free":
             sweep.search(sampler, model, self.trials, self.algorithm)
         else:
-            make = {"paper": paper_grid, "subset": paper_subset, "rival": rival_grid}[space]
+            make = {"paper": paper_grid, "subset": paper_subset, "baseline": baseline_grid}[space]
             sweep.grid(make(sampler, model))
-        print(f"{len(sweep.finished())} settings of {sampler} are measured on the validation images")
+        print(f"evaluated {len(sweep.finished())} settings of {sampler} on the validation images")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Testing(_Running):
-    """Measure the Pareto front of every family of methods again, on the test images."""
+    """Evaluate the Pareto front of every family of methods on the test images."""
 
-    most: int | None = None  # methods of a front, spread evenly in cost; default all of it
-    groups: tuple[str, ...] | None = None  # whose fronts: "MGDM", "MGDM, Adam, K=100"; default every family
-    within: float | None = None  # leave out what is this much worse than the front's best, in LPIPS
-    keep_images: int = 8  # restored images to keep, for the report
+    most: N[int | None] = None  # Maximum number of methods per front, evenly spaced in cost; default all.
+    # Families or groups whose fronts are tested: "MGDM", "MGDM (Adam), K=100"; default every family.
+    groups: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="GROUP ...")] = None
+    # Largest difference in LPIPS to the front's best; worse methods are left out.
+    within: Annotated[float | None, tyro.conf.arg(metavar="LPIPS")] = None
+    keep_images: N[int] = 8  # Number of restored images kept for the report.
 
     def run(self) -> None:
         """Add rows to test/."""
         benchmark = Benchmark.open(self.folder)
         lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
         runner = benchmark.runner(
-            "test", models, lpips, batch_size=self.batch_size, keep_images=self.keep_images
+            "test",
+            models,
+            lpips,
+            batch_size=self.batch_size,
+            keep_images=self.keep_images,
+            samples=self.samples,
         )
         chosen = fronts(benchmark, self.most, self.groups, self.within)
         if not chosen:
-            raise ValueError(f"{self.folder} has nothing on its validation images yet: lavps bench sweep")
+            raise ValueError(f"{self.folder} has no validation results yet: run lavps bench sweep")
         for family, methods in chosen.items():
             for method in methods:
                 runner.run(method)
-            print(f"{family}: {len(methods)} methods are measured on the test images")
+            print(f"{family}: evaluated {len(methods)} methods on the test images")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Comparing:
-    """What a comparison at equal quality needs."""
+    """Options of the non-inferiority comparison."""
 
-    folder: _Folder  # of the benchmark
-    baseline: str = BASELINE  # the family that the others are to match, or a part: "MGDM, Adam, K=100"
-    margin: float = 0.003  # loss of LPIPS that does not matter
-    alpha: float = 0.05  # level of the non-inferiority test
+    folder: Annotated[Folder[Path], tyro.conf.Positional]  # Benchmark folder.
+    # Baseline: a family, or a group such as "MGDM (Adam), K=100".
+    baseline: Annotated[str, tyro.conf.arg(metavar="FAMILY")] = BASELINE
+    margin: Annotated[float, tyro.conf.arg(metavar="LPIPS")] = 0.003  # Non-inferiority margin.
+    alpha: Annotated[float, tyro.conf.arg(metavar="P")] = 0.05  # Level of the non-inferiority test.
 
     def conclude(self, benchmark: Benchmark) -> Results:
-        """What the rows say so far."""
-        return conclude(benchmark, self.baseline, self.margin, self.alpha)
+        """Analyze the rows measured so far."""
+        return analyze(benchmark, self.baseline, self.margin, self.alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing(_Comparing):
-    """Time the tested methods at batch 1, taking turns on the same images."""
+    """Time the tested methods at batch size 1, alternating between them on the same images."""
 
-    turns: int = 10  # of all methods, after one that warms up
-    which: Literal["matched", "all"] = "matched"  # the baseline and what matches it, or all that was tested
-    device: str = "cpu"  # where to compute
+    turns: N[int] = 10  # Number of timings per method, after a warm-up.
+    which: Literal["matched", "all"] = "matched"  # Methods to time: matches and baseline, or all.
+    device: Device[str] = "cpu"  # cpu, cuda, mps or xpu.
 
     def run(self) -> None:
         """Write timing/."""
@@ -170,7 +170,7 @@ class Timing(_Comparing):
         given = benchmark.measurements("test")
         methods = {method.key: method for method in benchmark.runs("test").methods(len(given))}
         if not methods:
-            raise ValueError(f"{self.folder} has no methods with test rows yet: lavps bench test")
+            raise ValueError(f"{self.folder} has no methods with test rows yet: run lavps bench test")
         matches = self.conclude(benchmark).matches if self.which == "matched" else []
         pairs = [(match["reference"], match["candidate"]) for match in matches]
         keys = sorted({key for pair in pairs for key in pair if key} or methods)
@@ -178,12 +178,12 @@ class Timing(_Comparing):
             benchmark.path / "timing", given, benchmark.models(self.device), benchmark.settings.seed
         )
         timer.run([methods[key] for key in keys], self.turns)
-        print(f"{len(keys)} methods are timed over {self.turns} turns")
+        print(f"timed {len(keys)} methods, {self.turns} times each")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(_Comparing):
-    """Compare at equal quality, and write report.md, report.html and their figures."""
+    """Compare with the baseline, and write report.md, report.html and their figures."""
 
     def run(self) -> None:
         """Write results.json and the report."""
@@ -192,18 +192,33 @@ class Report(_Comparing):
         print(f"the report is {write_report(benchmark)}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fronts:
+    """Write the best measured settings to the model folders, as fronts.json, for lavps restore."""
+
+    folder: Annotated[Folder[Path], tyro.conf.Positional]  # Benchmark folder.
+    output: Folder[Path | None] = None  # Folder for one NAME.json per model, instead of the model folders.
+
+    def run(self) -> None:
+        """Write fronts.json of the prior and of every inference model."""
+        with fatal("bench fronts"):
+            written = install_fronts(self.folder, self.output)
+        for file, count in written.items():
+            print(f"{count} settings are in {file}")
+
+
 @dataclass(frozen=True)
 class Bench:
-    """Compare samplers on real images at equal quality, in five commands on one folder.
+    """Compare the cost of samplers at non-inferior quality on real images, in five commands on one folder.
 
-    lavps bench measure bench/sr4 --prior PRIOR --task sr4 --validation val.tar --test test.tar
-    lavps bench sweep bench/sr4 --sampler mgdm
-    lavps bench sweep bench/sr4 --sampler lavps --model MODEL
-    lavps bench test bench/sr4
-    lavps bench time bench/sr4
-    lavps bench report bench/sr4
+    $ lavps bench measure bench/sr4 --prior PRIOR --task sr4 --validation val.tar --test test.tar
+    $ lavps bench sweep bench/sr4 --sampler mgdm
+    $ lavps bench sweep bench/sr4 --sampler lavps --model MODEL
+    $ lavps bench test bench/sr4
+    $ lavps bench time bench/sr4
+    $ lavps bench report bench/sr4
 
-    Each resumes when it is given again, after a kill too. sweep may run in several terminals at once.
+    Each command resumes when it is run again, even if it was killed. Several processes may run sweep at once.
     """
 
     command: (
@@ -216,6 +231,6 @@ class Bench:
     )
 
     def run(self) -> None:
-        """Run the command."""
+        """Run the chosen command."""
         with fatal("bench", (OSError, ValueError, ImportError)):
             self.command.run()

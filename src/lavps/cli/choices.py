@@ -1,30 +1,20 @@
-"""What the words of the command line stand for: schedules, networks, conditionings, measurements."""
+"""Values that options name: schedules, networks, conditionings, measurements."""
 
 from __future__ import annotations
 
-__all__ = ["SCHEDULES", "Measurement", "NetworkName", "ScheduleName", "describe_network"]
+__all__ = ["SCHEDULES", "MeasurementOptions", "NetworkName", "ScheduleName", "describe_network"]
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ..networks import (
-    Conditioning,
-    HDiTConfig,
-    LikelihoodGradient,
-    Palette,
-    UNetConfig,
-    hdit_ffhq256,
-    hdit_imagenet256,
-    hdit_tiny,
-    unet_small,
-)
-from ..noise import GaussianNoise
-from ..operators.families import OperatorFamily
-from ..operators.named import family_from
+from ..amortization import Conditioning, LikelihoodGradient, Palette
+from ..nn import HDiTConfig, UNetConfig, hdit_ffhq256, hdit_imagenet256, hdit_tiny, unet_small
 from ..schedule import Cosine, Flow, Schedule, VPLinear
+from .options import Std, TaskName
 
 ScheduleName = Literal["flow", "vp", "cosine"]
 ConditioningName = Literal["palette", "gradient", "palette+gradient", "invfusion"]
@@ -34,63 +24,32 @@ NetworkName = Literal[
 SCHEDULES: dict[ScheduleName, Callable[[], Schedule]] = {"flow": Flow, "vp": VPLinear, "cosine": Cosine}
 
 
-def _unet_mini(in_channels: int, out_channels: int) -> UNetConfig:
-    """1.6 million parameters: enough late in a run, where the likelihood step is most of the answer."""
-    return UNetConfig(
-        in_channels, out_channels, patch=4, widths=(48, 96), depth=1, attention=(1,), condition_width=64
-    )
-
-
-def _unet_tiny(in_channels: int, out_channels: int) -> UNetConfig:
-    """2.8 million parameters on patches of 4 x 4: a pass is cheap beside unet-small's."""
-    return UNetConfig(
-        in_channels, out_channels, patch=4, widths=(64, 128), depth=1, attention=(1,), condition_width=64
-    )
-
-
-def _hdit_small(in_channels: int, out_channels: int) -> HDiTConfig:
-    """5.1 million parameters on patches of 4 x 4: about the size of unet-small."""
-    return HDiTConfig(in_channels, out_channels, widths=(128, 256), depths=(2, 4))
-
-
-def _hdit_imagenet256(in_channels: int, out_channels: int) -> HDiTConfig:
-    return hdit_imagenet256(in_channels, out_channels, num_classes=0)
-
-
+_SMALL_UNET = partial(UNetConfig, patch=4, depth=1, attention=(1,), condition_width=64)
 _NETWORKS: dict[NetworkName, Callable[[int, int], HDiTConfig | UNetConfig]] = {
-    "unet-mini": _unet_mini,
-    "unet-tiny": _unet_tiny,
+    "unet-mini": partial(_SMALL_UNET, widths=(48, 96)),  # 1.6 million parameters
+    "unet-tiny": partial(_SMALL_UNET, widths=(64, 128)),  # 2.8 million parameters
     "unet-small": unet_small,
     "hdit-tiny": hdit_tiny,
-    "hdit-small": _hdit_small,
+    "hdit-small": partial(HDiTConfig, widths=(128, 256), depths=(2, 4)),  # 5.1 million, as unet-small
     "hdit-ffhq256": hdit_ffhq256,
-    "hdit-imagenet256": _hdit_imagenet256,
+    "hdit-imagenet256": partial(hdit_imagenet256, num_classes=0),
 }
-# The joint levels of an InvFusion network that names none: the finest holds the most images in its features.
+# Default joint levels of an InvFusion network: the finest level holds the most images in its features.
 _JOINT = (0,)
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """What is measured, and how the network is told."""
+class MeasurementOptions:
+    """Measurements a network is trained on, and its conditioning on them."""
 
-    task: str  # sr4, motion-blur, random-rectangle, ...; or file.py:attribute with an operator of your own
-    noise: float = 0.05  # standard deviation of the noise, in the units of the measurement
-    conditioning: ConditioningName = "palette"  # how the network is told; invfusion needs an hdit
-
-    def family(self, image_shape: tuple[int, ...]) -> OperatorFamily:
-        """The operators that the task's name, or file, stands for."""
-        return family_from(self.task, image_shape)
-
-    @property
-    def noise_model(self) -> GaussianNoise:
-        """Gaussian noise of this standard deviation."""
-        return GaussianNoise(self.noise)
+    task: TaskName[str]  # Operator: sr4, motion-blur, random-rectangle, ..., or a Python object in a file.
+    noise: Std[float] = 0.05  # Standard deviation of the noise, in the units of the measurement.
+    conditioning: ConditioningName = "palette"  # Conditioning of the network; invfusion needs an hdit.
 
     @property
     def channels(self) -> list[Conditioning]:
-        """What stands beside the image; InvFusion comes on top of Palette."""
-        # Damped by the noise's variance over 1/4, the variance of images in [-1, 1].
+        """Conditioning channels beside the image; InvFusion adds to those of Palette."""
+        # Damping: the noise's variance over 1/4, the variance of images in [-1, 1].
         parts: dict[str, Conditioning] = {
             "palette": Palette(damping=4.0 * self.noise**2),
             "gradient": LikelihoodGradient(),
@@ -100,7 +59,7 @@ class Measurement:
 
     @property
     def is_fused(self) -> bool:
-        """Whether the network holds the operator itself."""
+        """Whether the network applies the operator itself (InvFusion)."""
         return self.conditioning == "invfusion"
 
 
@@ -111,14 +70,14 @@ def describe_network(
     second_time: bool = False,
     fused_channels: int = 0,
 ) -> dict[str, Any]:
-    """What :func:`~lavps.networks.build_network` builds the network from.
+    """Return the description from which :func:`~lavps.nn.build_network` builds the network.
 
     Args:
-        network: a name, or a JSON file; what follows from the task may be left out there.
-        in_channels: of its input.
-        out_channels: of its output.
-        second_time: whether it is told s.
-        fused_channels: channels of the images on which InvFusion's operator acts; 0 for no InvFusion.
+        network: Name, or JSON file; values that follow from the task may be left out of the file.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        second_time: Whether the network is also conditioned on s.
+        fused_channels: Channels of the images to which InvFusion applies the operator; 0 for no InvFusion.
     """
     needed: dict[str, Any] = {"in_channels": in_channels, "out_channels": out_channels}
     if second_time:
@@ -127,22 +86,16 @@ def describe_network(
         needed["image_channels"] = fused_channels
     if isinstance(network, Path):
         description = dict(json.loads(network.read_text(encoding="utf-8")))
-        _require_agreement(network, description, needed)
+        for name, value in needed.items():
+            if description.get(name, value) != value:
+                raise ValueError(
+                    f"{network} sets {name} to {description[name]}, this task needs {value}: "
+                    "correct it, or leave it out"
+                )
     else:
         description = _NETWORKS[network](in_channels, out_channels).to_dict()
     if fused_channels:
         if description.get("kind") != HDiTConfig.kind:
-            raise ValueError(
-                f"invfusion is made for HDiT networks, not for {network}: try --network hdit-tiny"
-            )
+            raise ValueError(f"invfusion needs an HDiT network, not {network}: try --network hdit-tiny")
         needed["joint"] = list(description.get("joint") or _JOINT)
     return description | needed
-
-
-def _require_agreement(file: Path, description: Mapping[str, Any], needed: Mapping[str, Any]) -> None:
-    for name, value in needed.items():
-        if description.get(name, value) != value:
-            raise ValueError(
-                f"{file} says {name} is {description[name]}, this task needs {value}: "
-                "correct it, or leave it out"
-            )

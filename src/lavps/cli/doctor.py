@@ -1,7 +1,7 @@
-"""``lavps doctor``: what is installed, what is missing, and whether the numbers come out right.
+"""``lavps doctor``: installed and missing libraries, and a numerical self-test.
 
-The self-test samples a problem whose posterior is known: a Gaussian prior, block means measured. The mean of
-MGDM's samples must be near the exact one, and a batch must equal single runs.
+The self-test samples a problem with a known posterior: a Gaussian prior, measured by block means. The mean of
+MGDM's samples must be near the exact mean, and a batch must equal single runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from ..guidance import Gradient
 from ..minimizers import WhitenedGradient
 from ..operators import AveragePool
 from ..priors import GaussianPrior
@@ -31,26 +32,27 @@ _EXTRAS = {
     "hub": ("diffusers", "huggingface_hub"),
     "metrics": ("scipy",),
     "clip": ("transformers",),
-    "report": ("matplotlib", "pandas"),
-    "bulk": ("ray", "pyarrow"),
-    "serve": ("ray", "fastapi"),
+    "tiff": ("imagecodecs", "tifffile"),
+    "report": ("jinja2", "matplotlib", "scipy"),
+    "bulk": ("ray", "pyarrow", "jinja2"),
+    "serve": ("ray", "fastapi", "prometheus_client"),
     "sweep": ("optuna",),
     "demo": ("gradio",),
 }
 _CORE = ("numpy", "pillow", "safetensors", "tqdm", "tyro")
-# In standard deviations of the posterior: 32 samples come to 0.2, the prior without a measurement to 3.
+# In posterior standard deviations: 32 samples are within 0.2, the prior without a measurement within 3.
 _TOLERANCE = 0.5
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at.
+    """Result of one check.
 
     Attributes:
-        name: of it.
-        found: what it is.
-        broken: whether the library cannot be trusted with it.
-        advice: what to do, if anything.
+        name: Name of the check.
+        found: Finding.
+        broken: Whether results of the library cannot be trusted.
+        advice: Remedy, if any.
     """
 
     name: str
@@ -65,10 +67,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Look at the installation, and test that a known posterior is sampled."""
+    """Check the installation, and test the sampler on a known posterior."""
 
     def run(self) -> None:
-        """Print what is found; exit code 1 if anything is broken."""
+        """Print the findings; exit with code 1 if anything is broken."""
         broken = []
         for check in _checks():
             print(check, flush=True)
@@ -103,14 +105,14 @@ def _devices() -> Iterator[str]:
 
 
 def _torchvision() -> Check:
-    """Not needed, but where it does not fit torch it breaks what imports it (diffusers, transformers)."""
+    """Check torchvision: not needed, but one built for another torch breaks diffusers and transformers."""
     if importlib.util.find_spec("torchvision") is None:
         return Check("torchvision", "not installed, and not needed")
     try:
         importlib.import_module("torchvision")
-    except Exception as error:  # whatever a library of another torch raises
+    except Exception as error:  # a library built for another torch may raise anything
         reason = " ".join(str(error).split())[:120]
-        advice = "it was made for another torch, and lavps does not need it: pip uninstall torchvision"
+        advice = "it was built for another torch, and lavps does not need it: pip uninstall torchvision"
         return Check("torchvision", f"cannot be imported ({type(error).__name__}: {reason})", advice=advice)
     return Check("torchvision", f"{_version('torchvision')}, fits torch; not needed")
 
@@ -119,11 +121,8 @@ def _extra(extra: str, modules: tuple[str, ...]) -> Check:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if not missing:
         return Check(f"extra [{extra}]", ", ".join(f"{name} {_version(name)}" for name in modules))
-    return Check(
-        f"extra [{extra}]",
-        f"{', '.join(missing)} not installed",
-        advice=f'pip install "lavps[{extra}]"  (only if you want it)',
-    )
+    advice = f'pip install "lavps[{extra}]"  (only if you want it)'
+    return Check(f"extra [{extra}]", f"{', '.join(missing)} not installed", advice=advice)
 
 
 def _version(name: str) -> str:
@@ -134,14 +133,14 @@ def _version(name: str) -> str:
 
 
 def self_test(samples: int = 32) -> Check:
-    """MGDM against the exact posterior mean, and a batch against single runs, in about two seconds."""
-    start, place = time.perf_counter(), torch.arange(4, dtype=torch.float64)
-    rows, columns = (axis.flatten() for axis in torch.meshgrid(place, place, indexing="ij"))
+    """Compare MGDM with the exact posterior mean, and a batch with single runs, in about two seconds."""
+    start, grid = time.perf_counter(), torch.arange(4, dtype=torch.float64)
+    rows, columns = (axis.flatten() for axis in torch.meshgrid(grid, grid, indexing="ij"))
     distance = (rows[:, None] - rows).square() + (columns[:, None] - columns).square()
     covariance = 0.25 * torch.exp(-distance / 4) + 1e-3 * torch.eye(16, dtype=torch.float64)
     prior = GaussianPrior(torch.zeros(1, 4, 4), covariance)
     problem = InverseProblem.simulate(prior.sample(2, seed=1), AveragePool(2), GaussianNoise(0.1))
-    sampler = MGDM(prior, num_steps=20, gradient_steps_start=3, minimizer=WhitenedGradient())
+    sampler = MGDM(prior, num_steps=20, guidance=Gradient(3, WhitenedGradient()))
     posterior = sampler.sample(problem, samples)
     error = 0.0
     for item, exact in enumerate(exact_posterior(prior, problem)):

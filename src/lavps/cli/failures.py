@@ -1,4 +1,4 @@
-"""How a command fails: with its reason in one line, and exit code 1."""
+"""Failures of commands: the reason in one line, and exit code 1."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FAILURES: tuple[type[Exception], ...] = (
-    OSError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    ArithmeticError,
-    MemoryError,
-)
+FAILURES = (OSError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError)
 
 
 @contextmanager
 def fatal(command: str, kinds: tuple[type[Exception], ...] = (*FAILURES, ImportError)) -> Iterator[None]:
-    """What cannot be begun ends the command with its reason in a line, and exit code 1.
+    """Print an error in one line and exit with code 1.
 
     Args:
-        command: its name.
-        kinds: of errors that say why; others are faults of the program, and keep their traceback.
+        command: Name of the command.
+        kinds: Expected errors; others are faults of the program and keep their traceback.
     """
     try:
         yield
@@ -34,7 +27,7 @@ def fatal(command: str, kinds: tuple[type[Exception], ...] = (*FAILURES, ImportE
 
 
 def line_of(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.strerror}: {error.filename}"

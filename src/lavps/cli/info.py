@@ -1,4 +1,4 @@
-"""``lavps info``: what a model, a checkpoint, an image file or an operator is, in plain words."""
+"""``lavps info``: a description of a model, a checkpoint, an image file or an operator."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Annotated
 
 import tyro
 
-from ..amortization.checkpoint import ModelConfig, read_config
-from ..amortization.opening import is_model_folder, open_foreign
+from ..checkpoints import local_copy, zoo_model
+from ..checkpoints.folder import ModelConfig, read_config
+from ..checkpoints.prior import is_model_folder, open_foreign
+from ..io import ImageFile, read_image
 from ..operators import check
-from ..operators.named import family_from
-from ..priors.foreign import local_copy
-from ..restoration import ImageFile, read_image
+from ..operators.registry import family_from
 from .failures import fatal
+from .options import N
 
 _CHECKPOINTS = (".pt", ".pth", ".pkl", ".safetensors", ".bin", ".ckpt")
 _KINDS = {
-    "prior": "A prior: a denoiser that knows images and no measurement.",
-    "inference": "An inference model: it tells a sampler where to start, for one prior and its measurements.",
-    "conditional": "A conditional denoiser: it has learned to restore the measurements it was trained on.",
+    "prior": "A prior: an unconditional denoiser of images.",
+    "inference": "An inference model: it initializes a sampler, for one prior and its measurements.",
+    "conditional": "A conditional denoiser: it restores measurements like those it was trained on.",
 }
 
 
@@ -30,14 +31,15 @@ _KINDS = {
 class Info:
     """Describe a model, a checkpoint of another library, an image file or an operator."""
 
-    # a model folder, a checkpoint (.pt, .pkl, .safetensors, a folder of diffusers), a Hub id, an image, a
-    # task, or file.py:attribute
-    thing: Annotated[str, tyro.conf.Positional]
-    label: int | None = None  # the class, for a class-conditional checkpoint of another library
-    shape: tuple[int, ...] = (3, 64, 64)  # of the images an operator is tried on: channels, height, width
+    # Model folder, checkpoint (.pt, .pkl, .safetensors, a folder of diffusers), Hub id, image, or operator (a
+    # name, or a Python object in a file).
+    thing: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER|FILE|ID|NAME|FILE.py:NAME")]
+    label: N[int | None] = None  # Class, for a class-conditional checkpoint of another library.
+    # Channels, height and width of the images on which an operator is tested.
+    shape: Annotated[tuple[int, ...], tyro.conf.arg(metavar="C H W")] = (3, 64, 64)
 
     def run(self) -> None:
-        """Print it."""
+        """Print the description."""
         with fatal("info"):
             print(self._description())
 
@@ -45,18 +47,16 @@ class Info:
         path = Path(self.thing)
         if path.is_file() and path.suffix.lower() not in _CHECKPOINTS:
             return describe_image(read_image(path))
-        if path.exists() or ("/" in self.thing and ".py:" not in self.thing):
+        is_hub = "/" in self.thing and ".py:" not in self.thing
+        if path.exists() or is_hub or zoo_model(self.thing) is not None:
             found = local_copy(self.thing)
-            return (
-                describe_model(read_config(found))
-                if is_model_folder(found)
-                else describe_foreign(found, self.label)
-            )
+            is_own = is_model_folder(found)
+            return describe_model(read_config(found)) if is_own else describe_foreign(found, self.label)
         return describe_operator(self.thing, self.shape)
 
 
 def describe_model(config: ModelConfig) -> str:
-    """What a model is, for whom, and where it came from."""
+    """Describe a model: its images, schedule, network, weights and training."""
     channels, *spatial = config.image_shape
     lines = [
         _KINDS[config.kind],
@@ -66,13 +66,13 @@ def describe_model(config: ModelConfig) -> str:
         f"  weights: sha256 {config.sha256}",
     ]
     if config.prediction is not None:
-        lines.append(f"  predicts: {config.prediction}, told the {config.time_input}")
+        lines.append(f"  predicts: {config.prediction}, given the {config.time_input}")
     if config.operator:
         lines += [f"  {name} it was trained on: {value}" for name, value in config.operator.items()]
     if config.window:
         lines += [f"  {name}: {value}" for name, value in config.window.items()]
     if config.prior_hash is not None:
-        lines.append(f"  serves the prior whose weights have the hash {config.prior_hash}")
+        lines.append(f"  trained for the prior whose weights have the hash {config.prior_hash}")
     validation = config.training.get("validation") or {}
     lines += [f"  validation, {name}: {value}" for name, value in validation.items()]
     versions = ", ".join(f"{name} {number}" for name, number in config.versions.items())
@@ -80,12 +80,12 @@ def describe_model(config: ModelConfig) -> str:
 
 
 def describe_foreign(path: Path, label: int | None = None) -> str:
-    """What a checkpoint of another library was found to be; its weights are read to know."""
+    """Describe a checkpoint of another library; its weights are read."""
     loaded = open_foreign(path, label)
     shape = "of any size" if loaded.image_shape is None else " x ".join(map(str, loaded.image_shape))
     return "\n".join(
         [
-            "A prior of another library: a denoiser that knows images and no measurement.",
+            "A prior of another library: an unconditional denoiser of images.",
             f"  found: {loaded.line}",
             f"  images: {shape}, in [-1, 1]",
             f"  schedule: {loaded.prior.schedule!r}",
@@ -95,26 +95,22 @@ def describe_foreign(path: Path, label: int | None = None) -> str:
 
 
 def describe_image(image: ImageFile) -> str:
-    """What a file holds, and what a restoration will keep."""
+    """Describe an image file, and the metadata that a restoration keeps."""
     (height, width), about = image.size, image.metadata
-    kept = [
-        name
-        for name, value in (
-            ("ICC profile", about.icc),
-            ("EXIF", about.exif),
-            ("XMP", about.xmp),
-            ("text", about.text),
-            ("resolution", about.dpi),
-        )
-        if value
-    ]
+    kept = {
+        "ICC profile": about.icc,
+        "EXIF": about.exif,
+        "XMP": about.xmp,
+        "text": about.text,
+        "resolution": about.dpi,
+    }
     low, high = float(image.pixels.min()), float(image.pixels.max())
     lines = [
         f"A {image.format} image of {height} x {width} pixels, upright (height x width).",
-        f"  pixels: {'grey' if image.channels == 1 else 'colour'}, mode {image.mode}, {image.depth} bit(s) a "
-        f"channel, from {low:.3f} to {high:.3f} in [-1, 1]",
-        f"  transparency: {'none' if image.alpha is None else 'kept apart, and not restored'}",
-        f"  kept beside the pixels: {', '.join(kept) or 'nothing'}",
+        f"  pixels: {'grey' if image.channels == 1 else 'colour'}, mode {image.mode}, {image.depth} bit(s) "
+        f"per channel, from {low:.3f} to {high:.3f} in [-1, 1]",
+        f"  transparency: {'none' if image.alpha is None else 'kept, not restored'}",
+        f"  metadata: {', '.join(name for name, value in kept.items() if value) or 'none'}",
     ]
     if about.dpi is not None:
         lines.append(f"  resolution: {about.dpi[0]:.0f} x {about.dpi[1]:.0f} dots per inch")
@@ -122,7 +118,7 @@ def describe_image(image: ImageFile) -> str:
 
 
 def describe_operator(task: str, shape: tuple[int, ...]) -> str:
-    """What a task's operator, tried on random images, is found to be."""
+    """Describe an operator, tested on random images."""
     family = family_from(task, shape)
     report = check(family.draw([0], shape), shape)
-    return f"{task} stands for {family!r}; its first draw:\n{report}"
+    return f"{task} is {family!r}; its first draw:\n{report}"

@@ -1,63 +1,49 @@
-"""Which files a command is to work on: those named, and the images of the folders named."""
+"""The input files of a command: named files, and the images in named folders."""
 
 from __future__ import annotations
 
 __all__ = ["absolute", "image_files"]
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ..restoration.arrays import degraded_records
+from ..image_formats import SUFFIXES, is_image
+from ..restoration.degraded import degraded_records
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".npy"}
 
-
-def absolute(place: str) -> str:
-    """A path that every process understands; what is none, such as a Hub id, as it is."""
-    return str(Path(place).resolve()) if Path(place).exists() else place
+def absolute(path: str) -> str:
+    """Return an existing path as an absolute one, and anything else (a Hub id) unchanged."""
+    return str(Path(path).resolve()) if Path(path).exists() else path
 
 
 def image_files(paths: Sequence[Path], output: Path) -> list[Path]:
-    """The image files, those of folders by name.
+    """Return the image files, those of a folder sorted by name.
 
-    In a folder of ``lavps degrade`` the measurements are taken, not the pictures of them.
+    A folder written by ``lavps degrade`` gives its measurements, not the images that show them.
 
     Raises:
-        ValueError: there are none, two of one stem would be written to one place, or the output would
-            overwrite them.
+        ValueError: There are none, two files share a stem, or the output would overwrite them.
     """
     if not paths:
         raise ValueError("name the images, or their folder")
-    files = list(_expanded(paths))
+    files: list[Path] = []
+    for path in paths:
+        files += _images_in(path) if path.is_dir() else [path]
     if not files:
-        raise ValueError(f"no {', '.join(sorted(_SUFFIXES))} files in {', '.join(map(str, paths))}")
+        raise ValueError(f"no {', '.join(sorted(SUFFIXES))} files in {', '.join(map(str, paths))}")
     stems = [file.stem for file in files]
     for file in files:
         if stems.count(file.stem) > 1:
-            raise ValueError(f"several images are called {file.stem}: what is written needs names of its own")
+            raise ValueError(f"several images are called {file.stem}: outputs need distinct names")
         if file.resolve().parent == output.resolve():
             raise ValueError(f"--output {output} holds the images themselves, which would be overwritten")
     return files
 
 
-def _expanded(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            shown = _pictures_of_measurements(path)
-            yield from sorted(
-                file
-                for file in path.iterdir()
-                if file.suffix.lower() in _SUFFIXES
-                and file.name not in shown
-                and not file.name.startswith(".")
-            )
-        else:
-            yield path
-
-
-def _pictures_of_measurements(folder: Path) -> set[str]:
+def _images_in(folder: Path) -> list[Path]:
     try:
-        _, shown = degraded_records((folder / "manifest.json").read_bytes())
+        _, sources = degraded_records((folder / "manifest.json").read_bytes())
     except OSError:
-        return set()
-    return {picture for picture, measurement in shown.items() if (folder / measurement).is_file()}
+        sources = {}
+    previews = {image for image, measurement in sources.items() if (folder / measurement).is_file()}
+    return sorted(file for file in folder.iterdir() if is_image(file.name) and file.name not in previews)

@@ -1,7 +1,7 @@
-"""``lavps replay``: a restoration made again from its manifest, and compared bit for bit.
+"""``lavps replay``: repeats a restoration from its manifest, and compares the samples bit by bit.
 
-The same files, weights, settings and seed on the same device with as many threads give the same numbers. What
-is not the same is refused (files and weights) or said (versions, device).
+The same files, weights, settings and seed on the same device with as many threads give the same numbers.
+Other files or weights raise an error; other versions or another device are reported.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from typing import Annotated, Any
 import torch
 import tyro
 
-from ..amortization.hashes import file_hash
-from ..restoration.arrays import Drawn
-from ..restoration.job import Job, Workshop
-from ..restoration.manifest import Manifest, found, versions
-from ..restoration.measuring import Measuring
-from ..restoration.presets import Settings
+from ..checkpoints.hashes import file_hash
+from ..restoration.degraded import OperatorDraw, script_of
+from ..restoration.job import FileRestorer, RestorationConfig
+from ..restoration.manifest import Manifest, found, stored_settings, versions
+from ..restoration.spec import MeasurementSpec
 from .failures import fatal
+from .options import Device, File, Folder, Model, PriorPath
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Make a restoration again from its manifest, and check that it is the same to the last bit."""
+    """Repeat a restoration from its manifest, and check that the samples are identical to the last bit."""
 
-    manifest: Annotated[Path, tyro.conf.Positional]  # photo.json, as lavps restore wrote it
-    output: Path | None = None  # folder to write the files to again; left out: only compare
-    input: Path | None = None  # where the measured file is now, if it was moved
-    prior: str | None = None  # where the prior is now, if it was moved
-    inference_model: str | None = None  # where the inference model is now, if it was moved
-    device: str | None = None  # default the manifest's
+    manifest: Annotated[File[Path], tyro.conf.Positional]  # Manifest that lavps restore wrote (photo.json).
+    output: Folder[Path | None] = None  # Folder for the files; without one, samples are only compared.
+    input: File[Path | None] = None  # Measured file, if it was moved.
+    prior: PriorPath[str | None] = None  # Prior, if it was moved.
+    inference_model: Model[str | None] = None  # Inference model, if it was moved.
+    trust_manifest: bool = False  # Execution of the Python file that the manifest names as its operator.
+    device: Device[str | None] = None  # cpu, cuda, mps or xpu; default the manifest's.
 
     def run(self) -> None:
-        """Exit code 0 if identical, 1 if refused or different."""
+        """Compare; exit with code 1 if the samples differ or cannot be compared."""
         with fatal("replay"):
             manifest = Manifest.read(self.manifest)
             folder = self.manifest.parent
@@ -53,44 +54,55 @@ class Replay:
             torch.set_num_threads(manifest.machine["threads"])
             restored, _ = workshop.restore(file, self.output)
         if restored.samples_sha256 != manifest.result["samples_sha256"]:
-            reason = (
-                "; ".join(differing) or "nothing that is recorded differs: this machine's arithmetic does"
-            )
+            reason = "; ".join(differing) or "no recorded value differs: this machine's arithmetic does"
             print(f"different: the samples are not those of {self.manifest} ({reason})")
             raise SystemExit(1)
         print(f"identical: the {workshop.job.samples} sample(s) of {file.name}, to the last bit")
 
-    def _workshop(self, manifest: Manifest) -> Workshop:
-        """Loaded as it was, or refused."""
-        folder, asked, sampling = self.manifest.parent, manifest.measurement, manifest.sampling
-        places = {
-            name: None if asked[name] is None else Path(found(asked[name]["path"], folder))
-            for name in ("mask", "kernel", "script")
-        }
-        for name, place in places.items():
-            if place is not None:
-                _require_same(f"the {name}", place, asked[name]["sha256"])
-        task = asked["task"]
-        if places["script"] is not None:
-            task = f"{places['script']}:{task.rpartition(':')[2]}"
-        drawn = asked["drawn"]
+    def _workshop(self, manifest: Manifest) -> FileRestorer:
+        """Load the models of the manifest, and check that files and weights are the same."""
+        folder, recorded, sampling = self.manifest.parent, manifest.measurement, manifest.sampling
+        files: dict[str, Path | None] = dict.fromkeys(("mask", "kernel", "script"))
+        for name in files:
+            if (record := recorded[name]) is not None:
+                files[name] = file = Path(found(record["path"], folder))
+                _require_same(f"the {name}", file, record["sha256"])
+        task, drawn = recorded["task"], recorded["drawn"]
+        if script_of(task) is not None or files["script"] is not None:
+            if not self.trust_manifest:
+                raise ValueError(
+                    f"{self.manifest} names the Python file of {task}, which is not executed: read the file, "
+                    "then give --trust-manifest"
+                )
+            if files["script"] is None:
+                raise ValueError(f"{self.manifest} has no sha256 of the Python file of {task}")
+            task = f"{files['script']}:{task.rpartition(':')[2]}"
         if drawn is not None:
-            drawn = Drawn(drawn["seed"], drawn["item"], tuple(drawn["image_shape"]))
+            drawn = OperatorDraw(drawn["seed"], drawn["item"], tuple(drawn["image_shape"]))
         model = self.inference_model
         if model is None and manifest.model is not None:
             model = found(manifest.model["path"], folder)
-        workshop = Workshop(
-            Job(
+        workshop = FileRestorer(
+            RestorationConfig(
                 self.prior or found(manifest.prior["path"], folder),
                 model,
-                Measuring(task, asked["noise"], places["mask"], places["kernel"], drawn),
+                MeasurementSpec(
+                    task,
+                    recorded["noise"],
+                    files["mask"],
+                    files["kernel"],
+                    drawn,
+                    keep_known=recorded.get("keep_known"),
+                ),
                 sampling["samples"],
                 sampling["seed"],
-                Settings.from_dict(manifest.settings),
+                stored_settings(manifest.settings, manifest.model is not None),
                 batch_size=sampling["batch_size"],
                 tile_batch=sampling["tile_batch"],
                 device=self.device or manifest.machine["device"],
                 label=sampling.get("label"),
+                precision=sampling.get("precision", "fp32"),
+                compiled=sampling.get("compiled", False),
             )
         )
         for what, record, digest in zip(
@@ -104,7 +116,7 @@ class Replay:
         return workshop
 
     def _differing(self, manifest: Manifest) -> list[str]:
-        """What is not as it was, and may change the numbers."""
+        """Return the differences that may change the numbers."""
         then, now = manifest.machine["versions"], versions()
         differing = [
             f"{name} was {then.get(name)}, is {now.get(name)}"
@@ -119,6 +131,6 @@ class Replay:
 
 def _require_same(what: str, file: Path, sha256: str) -> None:
     if not file.is_file():
-        raise FileNotFoundError(f"{what} is not at {file} any more: say where with --input, or put it back")
+        raise FileNotFoundError(f"{what} is no longer at {file}: give its path with --input, or put it back")
     if file_hash(file) != sha256:
-        raise ValueError(f"{what} {file} has changed since: its sha256 is not {sha256}")
+        raise ValueError(f"{what} {file} has changed: its sha256 is not {sha256}")

@@ -8,42 +8,39 @@ import ipaddress
 import logging
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-import torch
+import tyro
 
-from ..restoration.extras import require
-from ..restoration.service.jobs import Limits
-from ..restoration.service.serving import Serving
+from ..apps.service.guard import timed_protocol
+from ..apps.service.jobs import Limits
+from ..apps.service.serving import Serving
+from ..devices import resolve_device
+from ..extras import require
 from .failures import fatal
 from .listing import absolute
+from .options import Device, Folder, N
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
     """Serve models over HTTP: POST /v1/restore, jobs with progress and previews, /docs for the rest.
 
-    The token of requests, if any, is read from the variable LAVPS_TOKEN; addresses other than this machine's
-    own are refused without one.
+    If the variable LAVPS_TOKEN is set, requests must carry it as their token. It is required for addresses
+    other than this machine's own.
     """
 
-    # models by name: faces=zoo/faces64, or with an inference model faces=zoo/faces64,zoo/faces64-sr4
-    models: tuple[str, ...]
-    host: str = "127.0.0.1"  # address to listen at
-    port: int = 8000  # to listen at
-    workers: int = 1  # replicas that sample, each with all models; 0: in this process, without Ray
-    gpus: float | None = None  # of each replica; default 1 with --device cuda
-    spool: Path = Path("lavps-jobs")  # folder of accepted jobs and their results
-    queue: int = 64  # jobs that may wait; more are answered with 429
-    batch: int = 8  # jobs that are sampled together
-    max_bytes: int = 16 << 20  # of an image file
-    max_pixels: int = 1 << 20  # of a restored image
-    max_steps: int = 200  # of the sampler
-    max_samples: int = 8  # of an image
-    max_seconds: float = 300.0  # of a job
-    keep: float = 3600.0  # seconds for which results are kept
-    device: str = "auto"  # cpu, cuda, mps; auto takes cuda where there is one
+    # Models by name: faces=zoo/faces64, or with an inference model faces=zoo/faces64,zoo/faces64-sr4.
+    models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PRIOR[,MODEL] ...")]
+    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"  # Address of the server.
+    port: N[int] = 8000  # Port of the server.
+    workers: N[int] = 1  # Number of replicas, each with all models; 0 samples in this process, without Ray.
+    gpus: N[float | None] = None  # GPUs per replica; default 1 with --device cuda.
+    spool: Folder[Path] = Path("lavps-jobs")  # Folder of accepted jobs and their results.
+    limits: Annotated[Limits, tyro.conf.arg(name="")] = field(default_factory=Limits)
+    device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 
     def run(self) -> None:
         """Serve until interrupted."""
@@ -52,29 +49,24 @@ class Serve:
             logging.basicConfig(stream=sys.stderr, format="%(message)s")
             logging.getLogger("lavps.service").setLevel(logging.INFO)
             if self.workers == 0:
-                app = serving.in_process()
-                require("uvicorn", "serve").run(app, host=self.host, port=self.port, log_level="warning")
+                uvicorn, app = require("uvicorn", "serve"), serving.in_process()
+                http = timed_protocol(self.limits.receive)
+                uvicorn.run(app, host=self.host, port=self.port, log_level="warning", http=http)
             else:
                 serving.run()
 
     def serving(self) -> Serving:
-        """What is asked, in plain values; nothing is loaded."""
+        """Return the options in plain values; nothing is loaded."""
         token = os.environ.get("LAVPS_TOKEN") or None
         if token is None and not _is_loopback(self.host):
             raise ValueError(
-                f"{self.host} can be reached from elsewhere: set LAVPS_TOKEN to a secret that requests must "
-                "carry, or listen at 127.0.0.1"
+                f"{self.host} is reachable from other machines: set LAVPS_TOKEN to a secret that requests "
+                "must carry, or use --host 127.0.0.1"
             )
-        device = self.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        limits = Limits(
-            self.max_bytes, self.max_pixels, self.max_steps, self.max_samples, self.max_seconds, self.queue,
-            self.batch, keep=self.keep,
-        )  # fmt: skip
+        device = resolve_device(self.device)
         gpus = self.gpus if self.gpus is not None else float(device.startswith("cuda"))
         return Serving(
-            dict(_model(text) for text in self.models), self.spool.resolve(), limits, self.workers, gpus,
+            dict(_model(text) for text in self.models), self.spool.resolve(), self.limits, self.workers, gpus,
             device, token, self.host, self.port,
         )  # fmt: skip
 
@@ -87,8 +79,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _model(text: str) -> tuple[str, tuple[str, str | None]]:
-    name, equals, places = text.partition("=")
-    prior, _, warm = places.partition(",")
+    name, equals, paths = text.partition("=")
+    prior, _, warm = paths.partition(",")
     if not equals or not name or not prior:
         raise ValueError(f"a model is NAME=PRIOR or NAME=PRIOR,INFERENCE_MODEL, got {text!r}")
     return name, (absolute(prior), absolute(warm) if warm else None)

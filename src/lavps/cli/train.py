@@ -1,7 +1,6 @@
 """``lavps train``: priors, inference models and conditional denoisers from a folder of images.
 
-All three share their data and their trainer (:class:`Training`) and differ in what is learned. Each writes a
-model folder, OUTPUT/model, that the library loads.
+All three share data and trainer (:class:`Training`), and write a model folder, OUTPUT/model.
 """
 
 from __future__ import annotations
@@ -14,45 +13,58 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
 from torch import Tensor, nn
 
-from ..amortization.beginning import begin_with
-from ..amortization.checkpoint import load_model_prior, read_config, save_model
 from ..amortization.conditional import ConditionalDenoiser, ConditionalTask
 from ..amortization.contexts import ContextSource
-from ..amortization.data import ImageData
-from ..amortization.denoising import DenoiserTask, Target, Times
 from ..amortization.inference import InferenceTask
 from ..amortization.loading import prior_hash, save_conditional, save_inference_model
 from ..amortization.model import InferenceModel
-from ..amortization.task import Task
-from ..amortization.trainer import TrainerConfig, train
-from ..networks import build_network, build_seeded, seeded
+from ..checkpoints.folder import load_model_prior, read_config, save_model
+from ..guidance import Amortized, Gradient, switch
+from ..minimizers import WhitenedGradient
+from ..nn import build_network, build_seeded, seeded
+from ..noise import GaussianNoise
+from ..operators.registry import family_from
 from ..priors import Prior
 from ..samplers import MGDM, MGPS
-from .choices import SCHEDULES, Measurement, NetworkName, ScheduleName, describe_network
+from ..training.augmentation import Augmentation
+from ..training.crops import RandomCrops
+from ..training.data import ImageData
+from ..training.denoiser import DenoiserTask, Target, Times
+from ..training.finetune import init_from
+from ..training.task import Task
+from ..training.trainer import TrainerConfig, train
+from .choices import SCHEDULES, MeasurementOptions, NetworkName, ScheduleName, describe_network
 from .failures import fatal
+from .options import Folder, Model, N, Std, T
 
 Writer = Callable[[Path, dict[str, Any], torch.dtype], object]
-_PREVIEWED = 8  # images of a preview
+_Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
+_Network = Annotated[T, tyro.conf.arg(metavar="|".join((*get_args(NetworkName), "FILE.json")))]
+_PREVIEWED = 8  # images per preview
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(ABC):
-    """What every training has: images, and how to train."""
+    """Options of every training run: images and trainer."""
 
-    data: Path  # folder of png, jpg or webp images, or of tar shards, or one tar
+    data: _Images[Path]  # Training images: a folder of png, jpg or webp files or of tar shards, or one tar.
     trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")]
-    flip: bool = True  # mirror half of the samples
-    cache: bool = True  # decode once, to OUTPUT/cache; else at every access
-    skip_bad: bool = False  # leave out files that cannot be decoded
-    validation: Path | None = None  # images to validate on, like data
-    validation_images: int = 64  # how many of them at most
-    weights: Literal["float32", "bfloat16", "float16"] = "float32"  # precision of the written model
+    # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
+    crop: Literal["centre", "random"] = "centre"
+    flip: bool = True  # Random horizontal flips.
+    quarter_turns: bool = False  # Random rotations by 0, 90, 180 or 270 degrees.
+    cache: bool = True  # Decoding once, to OUTPUT/cache, instead of at every access.
+    skip_bad: bool = False  # Skipping of files that cannot be decoded, or are smaller than a random crop.
+    validation: _Images[Path | None] = None  # Validation images, in the form of the training images.
+    # Maximum number of validation images; with random crops, the number of crops, fixed for all validations.
+    validation_images: N[int] = 64
+    weights: Literal["float32", "bfloat16", "float16"] = "float32"  # Precision of the written weights.
 
     @property
     @abstractmethod
@@ -61,12 +73,12 @@ class Training(ABC):
 
     @abstractmethod
     def plan(self) -> tuple[Task, Writer]:
-        """What is trained, and how it is written: to a folder, with a record of the training, in a dtype."""
+        """Return the task, and the function that writes its model: (folder, training record, dtype)."""
 
     def run(self) -> None:
-        """Train, then write the model."""
+        """Train, and write the model."""
         config, (task, write) = self.trainer, self.plan()
-        data = self._images(self.data, self.flip)
+        data = self._images(self.data, Augmentation(self.flip, self.quarter_turns, config.seed))
         if data.bad:
             print(f"skipped {len(data.bad)} files: {', '.join(data.bad[:3])} ...", file=sys.stderr)
         held_out = None if self._held_out is None else ImageData.from_tensor(self._held_out)
@@ -74,67 +86,75 @@ class Training(ABC):
         if result.is_main:
             about = asdict(config) | {"output": config.output.name, "data": data.describe()}
             about["validation"] = result.validation
+            if len(config.decays) > 1:
+                about["exported_ema_decay"] = result.ema_decay
+                print(f"the weights are averaged with decay {result.ema_decay}, of {config.decays}")
             write(config.output / "model", about, getattr(torch, self.weights))
             print(f"the model is in {config.output / 'model'}")
 
-    def _images(self, path: Path, flip: bool) -> ImageData:
+    def _images(self, path: Path, augmentation: Augmentation) -> ImageData | RandomCrops:
         channels, height, width = self.image_shape
-        return ImageData.open(
+        make = RandomCrops if self.crop == "random" else ImageData
+        return make.open(
             path,
             (height, width),
             channels,
             cache=self.trainer.output / "cache" if self.cache else False,
-            flip=flip,
-            seed=self.trainer.seed,
             skip_bad=self.skip_bad,
+            **asdict(augmentation),
         )
 
     @cached_property
     def _held_out(self) -> Tensor | None:
-        """The images to validate on (N, C, H, W)."""
+        """Validation images, shape (N, C, H, W)."""
         if self.validation is None:
             return None
-        data = self._images(self.validation, flip=False)
+        data = self._images(self.validation, Augmentation())
+        if isinstance(data, RandomCrops):
+            return data.fixed(self.validation_images)
         return torch.stack([data[index] for index in range(min(len(data), self.validation_images))])
 
     @property
     def _previewed(self) -> Tensor | None:
-        """The few of them that a preview restores."""
+        """Validation images that a preview restores."""
         return None if self._held_out is None else self._held_out[:_PREVIEWED]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TrainDenoiser(Training):
-    """What a denoiser is, told of a measurement or not."""
+    """Options of a denoiser, conditional or not."""
 
-    size: int = 64  # images are centre-cropped and resized to size x size
-    channels: Literal[1, 3] = 3  # grey or colour
-    network: NetworkName | Path = "unet-small"  # or a JSON description
-    schedule: ScheduleName = "flow"  # how noise grows with time
-    prediction: Target = "velocity"  # what the network learns to predict
-    times: Times = "uniform"  # how times are drawn
-    begin_with: Path | None = None  # prior of the same network, to begin with its weights
+    size: N[int] = 64  # Height and width of the prior's images, and of random crops.
+    channels: Literal[1, 3] = 3  # Number of channels: grey or colour.
+    network: _Network[NetworkName | Path] = "unet-small"  # Network: a name, or a JSON description.
+    schedule: ScheduleName = "flow"  # Noise schedule.
+    prediction: Target = "velocity"  # Training target of the network.
+    times: Times = "uniform"  # Distribution of training times; log-normal: that of noise levels, as in EDM.
+    # Mean of the logarithm of the noise level, for log-normal times.
+    times_mean: Annotated[float, tyro.conf.arg(metavar="MEAN")] = -1.2
+    times_std: Std[float] = 1.2  # Standard deviation of the logarithm of the noise level.
+    begin_with: Folder[Path | None] = None  # Prior with the same network, whose weights initialize it.
 
     def built(self, network: dict[str, Any]) -> tuple[nn.Module, dict[str, str]]:
-        """A new network of this description, and for the record what it begins with, if anything."""
+        """Return a new network of this description, and a record of the prior that initialized it."""
         module = build_seeded(network, self.trainer.seed)
         if self.begin_with is None:
             return module, {}
-        origin = begin_with(module, self.begin_with, SCHEDULES[self.schedule](), self.prediction)
+        origin = init_from(module, self.begin_with, SCHEDULES[self.schedule](), self.prediction)
         return module, {"begun_with": origin}
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """(C, H, W), square."""
+        """(C, H, W) of the images, square."""
         return (self.channels, self.size, self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPrior(_TrainDenoiser):
-    """Train a denoiser on images, and write it to OUTPUT/model, ready to be loaded."""
+    """Train a denoiser on images, and write it to OUTPUT/model."""
 
     def plan(self) -> tuple[Task, Writer]:
-        """The task of denoising."""
+        """Return the task of denoising."""
         network = describe_network(self.network, self.channels, self.channels)
         module, begun = self.built(network)
         task = DenoiserTask(
@@ -143,66 +163,66 @@ class TrainPrior(_TrainDenoiser):
             self.image_shape,
             self.prediction,
             times=self.times,
+            times_mean=self.times_mean,
+            times_std=self.times_std,
             seed=self.trainer.seed,
             description=network,
             begun=begun,
         )
-
-        def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
-            save_model(folder, task.network, task.model_config(about), dtype)
-
-        return task, write
+        return task, lambda folder, about, dtype: save_model(
+            folder, task.network, task.model_config(about), dtype
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConditional(_TrainDenoiser):
-    """Train a denoiser that is told the measurement (supervised), and write it to OUTPUT/model."""
+    """Train a denoiser conditioned on the measurement (supervised), and write it to OUTPUT/model."""
 
-    measurement: Annotated[Measurement, tyro.conf.arg(name="")]
+    measurement: Annotated[MeasurementOptions, tyro.conf.arg(name="")]
 
     def plan(self) -> tuple[Task, Writer]:
-        """The task of denoising, given a measurement."""
-        told, seed = self.measurement, self.trainer.seed
-        family, conditioning = told.family(self.image_shape), told.channels
+        """Return the task of denoising, given a measurement."""
+        measurement, conditioning = self.measurement, self.measurement.channels
         network = describe_network(
             self.network,
             ConditionalDenoiser.in_channels(self.channels, conditioning),
             self.channels,
-            fused_channels=self.channels if told.is_fused else 0,
+            fused_channels=self.channels if measurement.is_fused else 0,
         )
         module, begun = self.built(network)
         model = ConditionalDenoiser(module, conditioning, SCHEDULES[self.schedule](), self.prediction)
         task = ConditionalTask(
             model,
-            family,
-            told.noise_model,
+            family_from(measurement.task, self.image_shape),
+            GaussianNoise(measurement.noise),
             self.image_shape,
             times=self.times,
-            seed=seed,
-            description={"task": told.task, "network": network} | begun,
+            times_mean=self.times_mean,
+            times_std=self.times_std,
+            seed=self.trainer.seed,
+            description={"task": measurement.task, "network": network} | begun,
             preview_images=self._previewed,
         )
-
-        def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
-            save_conditional(folder, task, network, about | begun, dtype)
-
-        return task, write
+        return task, lambda folder, about, dtype: save_conditional(
+            folder, task, network, about | begun, dtype
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainInference(Training):
-    """Train an inference model, a warm start for a prior's samplers, and write it to OUTPUT/model."""
+    """Train an inference model, which initializes a prior's samplers, and write it to OUTPUT/model."""
 
-    prior: Path  # model folder or Hub id of the prior, which stays as it is
-    measurement: Annotated[Measurement, tyro.conf.arg(name="")]
-    network: NetworkName | Path = "unet-tiny"  # or a JSON description
-    sampler: Literal["mgdm", "mgps"] = "mgdm"  # whose steps it is to start
-    num_steps: int = 100  # K, intervals of the sampler's time grid
-    step_counts: tuple[int, ...] = ()  # grids of several K to train on, instead of the one
-    window: float = 1.0  # the part t <= window of the time in which it is asked; mgdm only
-    shortcut: bool = True  # tell it the likelihood step, and let that into its answer; not in the paper
-    solver_steps: int = 0  # conjugate-gradient steps of the likelihood step; 3 suits blurs
-    rollout: int = 0  # steps of the sampler before a training context, with the current model; mgdm only
+    prior: Model[Path]  # Model folder or Hub id of the prior, which stays frozen.
+    measurement: Annotated[MeasurementOptions, tyro.conf.arg(name="")]
+    network: _Network[NetworkName | Path] = "unet-tiny"  # Network: a name, or a JSON description.
+    sampler: Literal["mgdm", "mgps"] = "mgdm"  # Sampler that the model initializes.
+    num_steps: N[int] = 100  # Number K of intervals of the sampler's time grid.
+    # Several K, of time grids to train on instead of the one.
+    step_counts: Annotated[tuple[int, ...], tyro.conf.arg(metavar="K ...")] = ()
+    window: Annotated[float, tyro.conf.arg(metavar="T")] = 1.0  # Largest time t at which the model is used.
+    shortcut: bool = True  # Likelihood step as an input of the network, and in its output; not in the paper.
+    solver_steps: N[int] = 0  # Conjugate-gradient iterations of the likelihood step; 3 suits blurs.
+    rollout: N[int] = 0  # Sampler steps with the current model before a training context; mgdm only.
 
     @cached_property
     def image_shape(self) -> tuple[int, ...]:
@@ -210,45 +230,42 @@ class TrainInference(Training):
         return read_config(self.prior).image_shape
 
     def plan(self) -> tuple[Task, Writer]:
-        """The task of inference, with the prior frozen."""
-        told, seed, channels = self.measurement, self.trainer.seed, self.image_shape[0]
-        prior, conditioning = load_model_prior(self.prior), told.channels
-        source = ContextSource(
-            self._sampler(prior),
-            told.family(self.image_shape),
-            told.noise_model,
-            self.rollout,
-            seed,
-            self.step_counts,
-        )
+        """Return the task of inference, with the prior frozen."""
+        measurement, seed, channels = self.measurement, self.trainer.seed, self.image_shape[0]
+        prior, conditioning = load_model_prior(self.prior), measurement.channels
         network = describe_network(
             self.network,
             InferenceModel.in_channels(channels, conditioning, self.shortcut),
             2 * channels,
             second_time=True,
-            fused_channels=channels if told.is_fused else 0,
+            fused_channels=channels if measurement.is_fused else 0,
         )
-        with seeded(seed):  # the model has weights of its own beside the network's
+        with seeded(seed):  # the model has weights beside the network's
             model = InferenceModel(
                 build_network(network), conditioning, self.shortcut, solver_steps=self.solver_steps
             )
-        about = {"task": told.task, "network": network, "prior_hash": prior_hash(prior)}
-        task = InferenceTask(model, source, about, self._previewed)
+        source = ContextSource(
+            self._sampler(prior, model),
+            family_from(measurement.task, self.image_shape),
+            GaussianNoise(measurement.noise),
+            self.rollout,
+            seed,
+            self.step_counts,
+        )
+        about = {"task": measurement.task, "network": network, "prior_hash": prior_hash(prior)}
+        task = InferenceTask(source, about, self._previewed)
+        return task, lambda folder, about, dtype: save_inference_model(
+            folder, task, network, self.image_shape, about | {"prior": self.prior.name}, dtype
+        )
 
-        def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
-            record = about | {"prior": self.prior.name}
-            save_inference_model(folder, task, network, self.image_shape, record, dtype)
-
-        return task, write
-
-    def _sampler(self, prior: Prior) -> MGDM | MGPS:
+    def _sampler(self, prior: Prior, model: InferenceModel) -> MGDM | MGPS:
         if not 0.0 < self.window <= 1.0:
-            raise ValueError(f"--window is a part of the time, above 0 and at most 1: got {self.window}")
-        if self.sampler == "mgdm":
-            return MGDM(prior, num_steps=self.num_steps, r_switch=1.0 - self.window)
-        if self.window != 1.0:
-            raise ValueError("--window is MGDM's: MGPS asks its model at every step")
-        return MGPS(prior, num_steps=self.num_steps)
+            raise ValueError(f"--window must be above 0 and at most 1, got {self.window}")
+        late = Amortized(model, steps=0, safeguard_every=None)
+        early = Gradient(steps=3, minimizer=WhitenedGradient())
+        guidance = late if self.window == 1.0 else switch(early, late, at=self.window)
+        make = MGDM if self.sampler == "mgdm" else MGPS
+        return make(prior, num_steps=self.num_steps, guidance=guidance)
 
 
 @dataclass(frozen=True)
@@ -262,6 +279,6 @@ class Train:
     )
 
     def run(self) -> None:
-        """Train it."""
+        """Train the chosen model."""
         with fatal("train", (OSError, ValueError, ImportError)):
             self.model.run()

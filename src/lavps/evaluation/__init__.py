@@ -1,10 +1,11 @@
-"""Judging samplers: metrics of images, paired tests, distances to exact posteriors, calibration."""
+"""Evaluation of samplers: image metrics, paired tests, distances to exact posteriors, calibration."""
 
 from .calibration import CalibrationReport, calibrate, coverage, ranks, uniformity_band
 from .distances import sliced_wasserstein
 from .lpips import LPIPS
-from .metrics import ImageBatch, crps, pixel_coverage, psnr, ssim
+from .metrics import ImageBatch, crps, energy_score, pixel_coverage, psnr, ssim
 from .mmd import CLIPEmbedding, Embedding, LPIPSEmbedding, SetDistance, image_mmd, mmd_difference
+from .noise_estimate import estimate_noise
 from .oracle import (
     OptimizedStart,
     OracleScore,
@@ -42,6 +43,8 @@ __all__ = [
     "cheapest_matching",
     "coverage",
     "crps",
+    "energy_score",
+    "estimate_noise",
     "exact_samples",
     "front_of",
     "image_mmd",

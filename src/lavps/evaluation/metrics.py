@@ -1,4 +1,4 @@
-r"""Fidelity of restored images, and of posterior samples, one value per image.
+r"""Fidelity of restored images and of posterior samples, one value per image.
 
 With :math:`a, b` two images of pixels in 0..255 and :math:`L = 255`,
 
@@ -8,17 +8,19 @@ With :math:`a, b` two images of pixels in 0..255 and :math:`L = 255`,
         {(\mu_a^2 + \mu_b^2 + C_1)(\sigma_a^2 + \sigma_b^2 + C_2)} \Big\rangle,
 
 where the local moments are weighted by an 11 x 11 Gaussian window of standard deviation 1.5,
-:math:`C_k = (K_k L)^2`, :math:`K = (.01, .03)`, and the mean runs over the positions at which the whole
-window lies inside the image, then over channels. Samples :math:`x_1, .., x_N` of a pixel whose truth is
+:math:`C_k = (K_k L)^2`, :math:`K = (0.01, 0.03)`, and the mean is over channels and over the positions at
+which the whole window lies inside the image. Samples :math:`x_1, .., x_N` of a pixel with true value
 :math:`x^*` are scored by the fair continuous ranked probability score
 
 .. math::
     \mathrm{CRPS} = \frac1N \sum_n |x_n - x^*| - \frac{1}{2 N (N - 1)} \sum_{m, n} |x_m - x_n|,
 
-whose expectation does not depend on N and is least where the samples come from the truth's own law.
+whose expectation does not depend on N and is minimal if the samples have the distribution of the truth. The
+energy score is the same with whole images and :math:`|x| = (\tfrac1n \sum_i x_i^2)^{1/2}`; it also depends
+on the correlation of pixels.
 
-An image is what a file holds: 8 bits a channel. :class:`ImageBatch` clamps and rounds once, and every metric
-of images takes that type, so no two of them can disagree on what was compared.
+Images are compared as stored in a file, with 8 bits per channel. :class:`ImageBatch` clamps and rounds once,
+and every image metric takes that type.
 
 References:
     - Wang, Bovik, Sheikh and Simoncelli, Image Quality Assessment: From Error Visibility to Structural
@@ -29,7 +31,7 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["ImageBatch", "crps", "pixel_coverage", "psnr", "ssim"]
+__all__ = ["ImageBatch", "crps", "energy_score", "pixel_coverage", "psnr", "ssim"]
 
 import math
 from collections.abc import Iterator, Sequence
@@ -43,16 +45,20 @@ from .calibration import coverage
 _PEAK = 255.0
 _WINDOW, _WINDOW_STD = 11, 1.5
 _C1, _C2 = (0.01 * _PEAK) ** 2, (0.03 * _PEAK) ** 2
-_CHUNK = 4  # images at a time: their maps in float64 are what takes memory, and should stay in cache
-_FAR_OUTSIDE = 10.0  # a diverged sampler may leave [-1, 1], and is judged; pixels in 0..255 are a mistake
+_CHUNK = 4  # images at a time, so that their float64 maps stay in cache
+_FAR_OUTSIDE = 10.0  # samples of a diverged sampler are accepted; pixels in 0..255 are an error
 
 
 @dataclass(frozen=True, eq=False)
 class ImageBatch:
-    """Images as files hold them, the only thing image metrics accept.
+    """8-bit images, the input of all image metrics.
 
     Attributes:
-        pixels: (B, C, H, W), uint8.
+        pixels: Pixels, (B, C, H, W), uint8.
+
+    Example:
+        >>> ImageBatch.from_tensor(torch.tensor([-1.0, 0.2, 1.5]).reshape(1, 1, 1, 3)).pixels.flatten()
+        tensor([  0, 153, 255], dtype=torch.uint8)
     """
 
     pixels: Tensor
@@ -66,48 +72,54 @@ class ImageBatch:
 
     @classmethod
     def from_tensor(cls, x: Tensor) -> ImageBatch:
-        """Images x (B, C, H, W) in [-1, 1], clamped and rounded to 256 levels."""
+        """Clamp images x (B, C, H, W) to [-1, 1] and round them to 256 levels."""
         if not x.is_floating_point():
             raise TypeError(
-                f"images must be floating point in [-1, 1], got {x.dtype}; 8-bit pixels are images already: "
+                f"images must be floating point in [-1, 1], got {x.dtype}; for 8-bit pixels use "
                 "ImageBatch(pixels)"
             )
         if x.isnan().any():
-            raise ValueError("NaN is not a pixel: the sampler diverged")
+            raise ValueError("images contain NaN: the sampler diverged")
         if x.numel() and float(x.abs().max()) > _FAR_OUTSIDE:
             raise ValueError(
                 f"images must be in [-1, 1], got values from {float(x.min()):.4g} to {float(x.max()):.4g}; "
-                "x / 127.5 - 1 brings [0, 255] there"
+                "x / 127.5 - 1 maps [0, 255] to it"
             )
         levels = (x.detach().double() + 1.0) * (_PEAK / 2)
         return cls(levels.clamp(0.0, _PEAK).round().to(torch.uint8))
 
     def to_tensor(self) -> Tensor:
-        """The images in [-1, 1], float32 (B, C, H, W)."""
+        """Return the images in [-1, 1], (B, C, H, W) in float32."""
         return self.pixels.float() / (_PEAK / 2) - 1.0
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def __getitem__(self, rows: slice | Tensor) -> ImageBatch:
-        """The images of these rows, as a batch."""
+        """Return the images of these rows as a batch."""
         return ImageBatch(self.pixels[rows])
 
     def split(self, size: int) -> Iterator[ImageBatch]:
-        """Batches of at most ``size`` images, in order."""
+        """Yield batches of at most ``size`` images, in order."""
         return (ImageBatch(pixels) for pixels in torch.split(self.pixels, size))
 
     def check_alike(self, other: ImageBatch) -> None:
-        """Refuse a batch that cannot be compared with this one image by image."""
+        """Raise ValueError unless the other batch has the same shape."""
         if self.pixels.shape != other.pixels.shape:
             raise ValueError(
-                "images are compared one by one: as many of one shape are needed, got "
+                "images are compared one by one: both batches must have one shape, got "
                 f"{tuple(self.pixels.shape)} and {tuple(other.pixels.shape)}"
             )
 
 
 def psnr(a: ImageBatch, b: ImageBatch) -> Tensor:
-    """Peak signal-to-noise ratio in decibels, (B,) in float64; infinite for equal images."""
+    """Return the peak signal-to-noise ratio in decibels, (B,) in float64; infinite for equal images.
+
+    Example:
+        >>> black, grey = (ImageBatch(torch.full((1, 3, 16, 16), v, dtype=torch.uint8)) for v in (0, 51))
+        >>> round(float(psnr(black, grey)), 2)
+        13.98
+    """
     a.check_alike(b)
     errors = [
         (left.pixels.double() - right.pixels.double()).square().flatten(1).mean(1)
@@ -117,21 +129,20 @@ def psnr(a: ImageBatch, b: ImageBatch) -> Tensor:
 
 
 def ssim(a: ImageBatch, b: ImageBatch) -> Tensor:
-    """Structural similarity, (B,) in float64: 1 for equal images.
+    """Return the structural similarity, (B,) in float64; 1 for equal images.
 
     Args:
-        a: images (B, C, H, W), 11 pixels a side at least.
-        b: as many of the same shape.
+        a: Images (B, C, H, W) of at least 11 pixels per side.
+        b: Images of the same shape.
     """
     a.check_alike(b)
     if min(a.pixels.shape[2:]) < _WINDOW:
-        raise ValueError(f"SSIM's window has {_WINDOW} pixels a side, the images {tuple(a.pixels.shape[2:])}")
+        raise ValueError(f"SSIM needs at least {_WINDOW} pixels per side, got {tuple(a.pixels.shape[2:])}")
     chunks = zip(a.split(_CHUNK), b.split(_CHUNK), strict=True)
     return torch.cat([_ssim(left.pixels.double(), right.pixels.double()) for left, right in chunks])
 
 
 def _ssim(a: Tensor, b: Tensor) -> Tensor:
-    """SSIM of pixels (B, C, H, W) in 0..255, float64."""
     mean_a, mean_b = _local_mean(a), _local_mean(b)
     square, product = mean_a.square() + mean_b.square(), mean_a * mean_b
     variances = _local_mean(a * a + b * b) - square
@@ -141,9 +152,9 @@ def _ssim(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _local_mean(x: Tensor) -> Tensor:
-    """Gaussian-weighted means (B, C, H - 10, W - 10) of x (B, C, H, W).
+    """Return Gaussian-weighted means (B, C, H - 10, W - 10) of x (B, C, H, W).
 
-    Axis by axis as a sum of shifted images: torch's convolution in float64 is several times slower.
+    Shifted images are summed axis by axis: a float64 convolution of PyTorch is several times slower.
     """
     weights = [math.exp(-0.5 * ((k - _WINDOW // 2) / _WINDOW_STD) ** 2) for k in range(_WINDOW)]
     for axis in (2, 3):
@@ -156,44 +167,68 @@ def _local_mean(x: Tensor) -> Tensor:
 
 
 def crps(samples: Tensor, truth: Tensor) -> Tensor:
-    r"""Fair continuous ranked probability score, averaged over pixels; lower is better.
+    r"""Return the fair continuous ranked probability score, averaged over pixels; lower is better.
 
-    The double sum over pairs is found from sorted samples:
+    The double sum over pairs is computed from sorted samples:
     :math:`\sum_{m, n} |x_m - x_n| = 2 \sum_n (2 n - N - 1) x_{(n)}`, in O(N log N).
 
     Args:
-        samples: posterior samples (B, N, C, *spatial), N at least 2.
-        truth: (B, C, *spatial), in the same units.
+        samples: Posterior samples (B, N, C, *spatial), N at least 2.
+        truth: True images (B, C, *spatial), in the same units.
 
     Returns:
-        (B,) in float64, in the units of a pixel. Being unbiased it may be negative for one image.
+        Scores (B,) in float64, in the units of a pixel. They are unbiased, so single scores may be negative.
+
+    Example:
+        >>> crps(torch.tensor([[[0.0], [1.0]]]), torch.tensor([[3.0]]))  # 2.5 - 1 / 2
+        tensor([2.], dtype=torch.float64)
     """
-    _check_samples(samples, truth)
+    _check_samples(samples, truth, fewest=2)
     count = samples.shape[1]
-    if count < 2:
-        raise ValueError("one sample has no spread to judge: the fair CRPS needs two at least")
     weights = 2.0 * torch.arange(1, count + 1, dtype=torch.float64, device=samples.device) - count - 1.0
     scores = []
     for drawn, target in zip(samples.double().flatten(2), truth.double().flatten(1), strict=True):
         error = (drawn - target).abs().mean()
-        half_spread = (weights @ drawn.sort(dim=0).values).mean() / (count * (count - 1))
-        scores.append(error - half_spread)
+        scores.append(error - (weights @ drawn.sort(dim=0).values).mean() / (count * (count - 1)))
+    return torch.stack(scores)
+
+
+def energy_score(samples: Tensor, truth: Tensor) -> Tensor:
+    """Return the fair energy score of whole images; lower is better.
+
+    Distances are root mean square differences of pixels. Unlike :func:`crps`, the score depends on the
+    correlation of pixels.
+
+    Args:
+        samples: Posterior samples (B, N, C, *spatial), N at least 2.
+        truth: True images (B, C, *spatial), in the same units.
+
+    Returns:
+        Scores (B,) in float64, in the units of a pixel. They are unbiased, so single scores may be negative.
+
+    Example:
+        >>> energy_score(torch.tensor([[[0.0], [1.0]]]), torch.tensor([[3.0]]))  # of one pixel: the CRPS
+        tensor([2.], dtype=torch.float64)
+    """
+    _check_samples(samples, truth, fewest=2)
+    scores = []
+    for drawn, target in zip(samples.double().flatten(2), truth.double().flatten(1), strict=True):
+        error = torch.linalg.vector_norm(drawn - target, dim=1).mean()
+        pairs = torch.nn.functional.pdist(drawn).mean()  # of all m < n
+        scores.append((error - 0.5 * pairs) / math.sqrt(max(len(target), 1)))
     return torch.stack(scores)
 
 
 def pixel_coverage(samples: Tensor, truth: Tensor, levels: Sequence[float]) -> Tensor:
-    """Share of an image's pixels inside their central credible interval, for every level.
+    """Return the share of an image's pixels inside their central credible interval, (B, levels) in float64.
 
-    For a calibrated sampler the average over images tends to the level; one image, whose pixels err
-    together, may be far from it. The intervals are those of :func:`~lavps.evaluation.coverage`.
+    For a calibrated sampler the average over images tends to the level. The share of one image may be far
+    from it, since errors of pixels are correlated. :func:`~lavps.evaluation.coverage` defines the intervals.
 
     Args:
-        samples: posterior samples (B, N, C, *spatial).
-        truth: (B, C, *spatial).
-        levels: nominal levels in (0, 1).
-
-    Returns:
-        (B, levels) in float64.
+        samples: Posterior samples (B, N, C, *spatial).
+        truth: True images (B, C, *spatial).
+        levels: Nominal levels in (0, 1).
     """
     _check_samples(samples, truth)
     shares = [
@@ -203,9 +238,11 @@ def pixel_coverage(samples: Tensor, truth: Tensor, levels: Sequence[float]) -> T
     return torch.stack(shares)
 
 
-def _check_samples(samples: Tensor, truth: Tensor) -> None:
+def _check_samples(samples: Tensor, truth: Tensor, fewest: int = 1) -> None:
     if samples.ndim != truth.ndim + 1 or samples.shape[:1] + samples.shape[2:] != truth.shape:
         raise ValueError(
-            f"samples (B, N, C, *spatial) of truths (B, C, *spatial) are needed, got {tuple(samples.shape)} "
+            f"samples must be (B, N, C, *spatial) and truths (B, C, *spatial), got {tuple(samples.shape)} "
             f"and {tuple(truth.shape)}"
         )
+    if samples.shape[1] < fewest:
+        raise ValueError(f"a fair score needs at least two samples per image, got {samples.shape[1]}")

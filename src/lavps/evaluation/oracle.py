@@ -1,9 +1,9 @@
-r"""Oracle problems: mixtures whose posterior is known, and the score of a sampler against it.
+r"""Oracle problems: mixtures with a known posterior, and the score of a sampler against it.
 
-The mixture over n x n pixels with squared distances :math:`d^2`: component k has the covariance
-:math:`.08 \exp(-d^2 / 2 (1 + .7 k)^2) + .001 I` and a mean drawn once from
-:math:`N(0, .25 \exp(-d^2 / 2 (2.5)^2))`. Its components differ in smoothness as well as in mean, like the
-regions of images do, and the tasks leave some of them in doubt.
+Component k of the mixture over n x n pixels, with d the distance between two pixels, has the covariance
+:math:`0.08 \exp(-d^2 / 2 (1 + 0.7 k)^2) + 0.001 I` and a mean drawn once from
+:math:`N(0, 0.25 \exp(-d^2 / 2 (2.5)^2))`. Components differ in smoothness as well as in mean, like regions of
+images, and the measurements leave some of them ambiguous.
 """
 
 from __future__ import annotations
@@ -41,11 +41,17 @@ def oracle_mixture(
     dtype: torch.dtype = torch.float32,
     seed: int = 6,
 ) -> GaussianMixturePrior:
-    """The mixture of the module's docstring, equal weights, images (1, size, size).
+    """Return the mixture of the module's docstring, with equal weights, for images (1, size, size).
 
-    The default seed was chosen after looking at samplers' scores on several draws: it is an easy one, with no
-    observation in doubt between components. Absolute scores on it flatter samplers that get the weights of
-    far modes wrong; the benchmark shows ten draws, and those are the ones to judge by.
+    The default seed was chosen after inspecting samplers' scores on several draws. It is an easy draw: no
+    observation is ambiguous between components, so scores favour samplers with wrong weights of far modes.
+    Use the benchmark's ten draws for comparisons.
+
+    Example:
+        >>> prior = oracle_mixture(4)
+        >>> truth, problem = oracle_problem(prior, "sr4", observations=3)
+        >>> truth.shape, problem.y.shape
+        (torch.Size([3, 1, 4, 4]), torch.Size([3, 1, 1, 1]))
     """
     axis = torch.arange(size, dtype=torch.float64)
     points = torch.cartesian_prod(axis, axis)
@@ -55,7 +61,7 @@ def oracle_mixture(
         [0.08 * torch.exp(-squared / (2 * (1 + 0.7 * k) ** 2)) + 0.001 * eye for k in range(components)]
     )
     root = torch.linalg.cholesky(0.25 * torch.exp(-squared / (2 * 2.5**2)) + 1e-9 * eye)
-    z = NoiseStreams.of(components, seed).normal(Purpose.PRIOR, (size**2,), root)
+    z = NoiseStreams.from_seed(components, seed).normal(Purpose.PRIOR, (size**2,), root)
     means = (z @ root.T).reshape(components, 1, size, size)
     return GaussianMixturePrior([1.0] * components, means, covariances, schedule, dtype)
 
@@ -67,17 +73,14 @@ def oracle_problem(
     noise_std: float = 0.05,
     seed: int = 0,
 ) -> tuple[Tensor, InverseProblem]:
-    """Truths drawn from the prior and their measurements.
+    """Draw truths (B, 1, size, size) from the prior, and measure them.
 
     Args:
-        prior: the mixture.
-        task: "sr4" averages 4 x 4 blocks; "inpainting" keeps half of the pixels, drawn once.
-        observations: number of items.
-        noise_std: of the measurement.
-        seed: of truths, mask and measurement noise.
-
-    Returns:
-        The truths (B, 1, size, size) and the problem.
+        prior: Mixture prior.
+        task: Measurement: "sr4" averages 4 x 4 blocks; "inpainting" keeps half of the pixels, drawn once.
+        observations: Number B of items.
+        noise_std: Standard deviation of the measurement noise.
+        seed: Seed of truths, mask and measurement noise.
     """
     truth = prior.sample(observations, seed=seed)
     operator: Operator
@@ -85,7 +88,7 @@ def oracle_problem(
         operator = AveragePool(4)
     elif task == "inpainting":
         pixels = prior.shape[-2] * prior.shape[-1]
-        score = NoiseStreams.of(1, seed).normal(Purpose.OPERATOR, (pixels,), truth)[0]
+        score = NoiseStreams.from_seed(1, seed).normal(Purpose.OPERATOR, (pixels,), truth)[0]
         operator = Mask((score <= score.median()).reshape(prior.shape[-2:]))
     else:
         raise ValueError(f"task must be 'sr4' or 'inpainting', got {task!r}")
@@ -94,14 +97,14 @@ def oracle_problem(
 
 @dataclass(frozen=True)
 class OracleScore:
-    """How far samples are from the exact posterior, averaged over items.
+    """Errors of samples relative to the exact posterior, averaged over items.
 
     Attributes:
-        sw2: sliced Wasserstein-2 to as many exact samples.
-        sw2_by_item: the same for every item.
-        mean_error: root mean square error of the posterior mean.
-        std_ratio: mean ratio of the samples' standard deviation to the exact one, over pixels.
-        chi_square: mean squared data misfit in units of the noise; the exact posterior's own is about 1.
+        sw2: Sliced Wasserstein-2 distance to as many exact samples.
+        sw2_by_item: Distance of every item.
+        mean_error: Root mean square error of the posterior mean.
+        std_ratio: Mean ratio of the samples' standard deviation to the exact one, over pixels.
+        chi_square: Mean squared residual in units of the noise; about 1 for the exact posterior.
     """
 
     sw2: float
@@ -134,21 +137,21 @@ def score(
 def exact_samples(
     problem: InverseProblem, exact: list[GaussianMixturePrior], count: int, seed: int = 0
 ) -> Tensor:
-    """Samples (B, N, C, *spatial) from the exact posteriors: scored, they give the Monte-Carlo floor."""
+    """Draw samples (B, N, C, *spatial) of the exact posteriors; their score is the Monte Carlo floor."""
     drawn = [posterior.sample(count, seed=seed * 1000 + item) for item, posterior in enumerate(exact)]
     return torch.stack(drawn).to(problem.y.dtype)
 
 
 @dataclass(frozen=True)
 class OptimizedStart:
-    """A warm start that has already solved the inner problem: many gradient steps, off the record.
+    """Initialization by many gradient steps on the inner problem, as of a perfect inference model.
 
-    What a perfect inference model would predict; its own denoiser calls are not metered.
+    Its denoiser evaluations are not counted.
 
     Args:
-        prior: the denoiser.
-        steps: gradient steps.
-        minimizer: how it descends.
+        prior: Denoiser.
+        steps: Number of gradient steps.
+        minimizer: Minimizer of the inner problem.
     """
 
     prior: Prior
@@ -156,7 +159,7 @@ class OptimizedStart:
     minimizer: Minimizer = Adam(0.03)
 
     def __call__(self, context: Context) -> DiagonalGaussian:
-        """The minimiser's end point from the bridge."""
+        """Return the minimizer's result, initialized with the bridge."""
         shape = context.x_t.shape[1:]
 
         def noise(index: int) -> Tensor:
@@ -168,6 +171,6 @@ class OptimizedStart:
 
 
 def random_start(context: Context) -> DiagonalGaussian:
-    """A harmful warm start: unit noise around the bridge, ten times too wide."""
+    """Return a harmful initialization: unit noise around the bridge, ten times too wide."""
     z = NoiseStreams((2,), (0,), (0,)).normal(Purpose.PROBE, context.x_t.shape[1:], context.x_t)
     return DiagonalGaussian(context.bridge.mean + z, context.bridge.log_std + 2.3)

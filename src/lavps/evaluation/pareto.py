@@ -1,15 +1,15 @@
-r"""Quality against cost: which settings are worth running, and what a method saves at equal quality.
+r"""Pareto fronts of quality against cost, and the speed-up of non-inferior settings.
 
-A point (cost c, score v), lower being better in both, is dominated by (c', v') where
+A point (cost c, score v), lower being better in both, is dominated by (c', v') if
 
 .. math:: c' \le c, \quad v' \le v \quad \text{and} \quad (c' < c \text{ or } v' < v);
 
-the front is the set of points that no other dominates. For every point of a reference method's front, the
-speed-up is its cost over that of the cheapest candidate that is non-inferior to it on the same images
+the front is the set of points that no other dominates. The speed-up at a point of a reference method's front
+is its cost over that of the cheapest candidate that is non-inferior to it on the same images
 (:mod:`~lavps.evaluation.statistics`).
 
-A front picked on some images is flattered by them: pick settings on validation images, and compare what they
-score on others.
+Scores of a front are biased on the images it was selected on: select settings on validation images, and
+compare them on others.
 
 Reference: Miettinen, Nonlinear Multiobjective Optimization, 1999.
 """
@@ -30,19 +30,23 @@ from .statistics import NonInferiority, non_inferiority
 
 
 def pareto_front(costs: Tensor | Sequence[float], scores: Tensor | Sequence[float]) -> list[int]:
-    """Indices of the points that no other dominates, by rising cost; equal points are all kept.
+    """Return the indices of the points that no other dominates, by rising cost; equal points are all kept.
 
     Args:
-        costs: what every point costs (P,), lower is better.
-        scores: how good it is (P,), lower is better.
+        costs: Costs (P,), lower is better.
+        scores: Scores (P,), lower is better.
+
+    Example:
+        >>> pareto_front([1.0, 2.0, 3.0], [0.3, 0.4, 0.1])
+        [0, 2]
     """
     cost, score = (torch.as_tensor(values, dtype=torch.float64).cpu() for values in (costs, scores))
     if cost.ndim != 1 or cost.shape != score.shape:
         raise ValueError(
-            f"a cost and a score a point are needed, got {tuple(cost.shape)} and {tuple(score.shape)}"
+            f"one cost and one score per point are needed, got {(*cost.shape,)} and {(*score.shape,)}"
         )
     if cost.isnan().any() or score.isnan().any():
-        raise ValueError("NaN is neither better nor worse: leave the points out that have no cost or score")
+        raise ValueError("costs and scores must not be NaN: leave out points without a cost or a score")
     no_worse = (cost[:, None] <= cost) & (score[:, None] <= score)
     better = (cost[:, None] < cost) | (score[:, None] < score)
     kept = (~(no_worse & better).any(0)).nonzero()[:, 0].tolist()
@@ -51,12 +55,12 @@ def pareto_front(costs: Tensor | Sequence[float], scores: Tensor | Sequence[floa
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A setting of a method: what it costs and how it does on every image.
+    """Cost and scores of one setting of a method.
 
     Attributes:
-        name: of the setting.
-        cost: seconds, or denoiser calls; positive.
-        scores: one for every image (n,), lower is better, e.g. LPIPS.
+        name: Name of the setting.
+        cost: Seconds or denoiser evaluations; positive.
+        scores: Scores per image (n,), lower is better, e.g. LPIPS.
     """
 
     name: str
@@ -65,29 +69,29 @@ class Point:
 
     def __post_init__(self) -> None:
         if not (self.cost > 0 and math.isfinite(self.cost)):
-            raise ValueError(f"{self.name} costs {self.cost}: a positive number is needed")
+            raise ValueError(f"{self.name} has cost {self.cost}: a positive number is needed")
         if self.scores.ndim != 1 or not len(self.scores):
-            raise ValueError(f"{self.name} has scores {tuple(self.scores.shape)}: one an image is needed")
+            raise ValueError(f"{self.name} has scores {tuple(self.scores.shape)}: one per image is needed")
 
     @cached_property
     def score(self) -> float:
-        """Mean over images."""
+        """Mean score over images."""
         return float(self.scores.double().mean())
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:
-    """The points whose cost and mean score no other dominates, by rising cost."""
+    """Return the points whose cost and mean score no other dominates, by rising cost."""
     return [points[i] for i in pareto_front([p.cost for p in points], [p.score for p in points])]
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A reference point and the cheapest candidate that is as good.
+    """A reference point and the cheapest candidate that is non-inferior to it.
 
     Attributes:
-        reference: the point to match.
-        candidate: the cheapest non-inferior point, or None where there is none.
-        test: of that candidate, or None.
+        reference: Point to match.
+        candidate: Cheapest non-inferior point, or None if there is none.
+        test: Test of that candidate, or None.
     """
 
     reference: Point
@@ -96,13 +100,13 @@ class Match:
 
     @property
     def common(self) -> tuple[Point, Point]:
-        """The two, on the images that both have; there must be a candidate."""
+        """Reference and candidate on the images that both have; there must be a candidate."""
         assert self.candidate is not None
         return _common(self.reference, self.candidate)
 
     @property
     def speed_up(self) -> float:
-        """The reference's cost over the candidate's; NaN where nothing matches."""
+        """Cost of the reference over that of the candidate; NaN if there is no candidate."""
         return math.nan if self.candidate is None else self.reference.cost / self.candidate.cost
 
 
@@ -113,27 +117,29 @@ def cheapest_matching(
     alpha: float = 0.05,
     common: bool = False,
 ) -> list[Match]:
-    """For every reference point the cheapest candidate that is non-inferior to it.
+    """Return, for every reference point, the cheapest candidate that is non-inferior to it.
 
-    Every test is at level alpha on its own. Trying P candidates until one passes gives chance P occasions:
-    for a bound on the chance that a reference point is matched by an inferior one, pass alpha / P.
+    Every test has level alpha. With P candidates, pass alpha / P to bound the probability that a reference
+    point is matched by an inferior one (Bonferroni correction).
 
     Args:
-        reference: points to match, usually a front; scores (n,).
-        candidates: points of the other method, on the same n images in the same order.
-        margin: loss of quality that does not matter, in units of the score.
-        alpha: level of every test.
-        common: where one point has fewer images, the first ones, compare on those that both have.
+        reference: Points to match, usually a front.
+        candidates: Points of the other method, on the same images in the same order.
+        margin: Non-inferiority margin, in units of the score.
+        alpha: Level of every test.
+        common: Whether points with fewer images (the first ones) are compared on the images that both have.
 
-    Returns:
-        A match for every reference point, in their order.
+    Example:
+        >>> slow = Point("slow", 100.0, torch.tensor([0.10, 0.12, 0.11]))
+        >>> fast = Point("fast", 25.0, torch.tensor([0.10, 0.12, 0.11]))
+        >>> cheapest_matching([slow], [fast])[0].speed_up
+        4.0
     """
     by_cost = sorted(candidates, key=lambda point: (point.cost, point.score))
     return [_cheapest(point, by_cost, margin, alpha, common) for point in reference]
 
 
 def _common(first: Point, second: Point) -> tuple[Point, Point]:
-    """Both points on as many images as the one of fewer has."""
     count = min(len(first.scores), len(second.scores))
     return replace(first, scores=first.scores[:count]), replace(second, scores=second.scores[:count])
 

@@ -1,13 +1,13 @@
-r"""Reference posteriors where no formula gives them: nonlinear operators, other noise, a mixture prior.
+r"""Reference posteriors of mixture priors for nonlinear operators and non-Gaussian noise.
 
-Sequential Monte Carlo from the prior, which is sampled exactly, to the posterior:
+Sequential Monte Carlo moves exact samples of the prior to the posterior:
 
 .. math:: \pi_j(x) \propto p(x)\, l(y | A(x))^{\beta_j}, \qquad 0 = \beta_0 < \dots < \beta_J = 1.
 
-Every stage reweighs the particles, resamples them, and moves them by Hamiltonian Monte Carlo in the
-whitened coordinates of their component, :math:`x = m_k + L_k z`; the component itself is drawn anew from
-:math:`p(k | x)` before every move. :math:`\beta_{j+1}` is as large as the particles' effective number
-allows. Exact in the limit of many particles; on linear problems it is checked against the exact posterior.
+Every stage reweights the particles, resamples them, and moves them by Hamiltonian Monte Carlo in the whitened
+coordinates of their component, :math:`x = m_k + L_k z`. The component is redrawn from :math:`p(k | x)` before
+every move. :math:`\beta_{j+1}` is the largest that keeps the effective sample size. The method is exact in
+the limit of many particles; tests compare it with the exact posterior of linear problems.
 
 Reference: Del Moral, Doucet and Jasra, Sequential Monte Carlo Samplers, 2006.
 """
@@ -35,44 +35,46 @@ def tempered_posterior(
     effective: float = 0.7,
     seed: int = 0,
 ) -> Tensor:
-    """Samples (B, N, C, *spatial) of the posterior of every item, in float64.
+    """Draw samples (B, N, C, *spatial) of the posterior of every item, in float64.
 
     Args:
-        prior: the mixture.
-        problem: any operator with a derivative, any noise.
-        num_samples: N, at most ``particles``.
-        particles: per item.
-        moves: Hamiltonian moves a stage.
-        leapfrogs: gradients a move.
-        effective: share of the particles that must stay effective when the likelihood is raised.
-        seed: of everything.
+        prior: Mixture prior.
+        problem: Inverse problem with any differentiable operator and any noise.
+        num_samples: Number N of samples per item, at most ``particles``.
+        particles: Number of particles per item.
+        moves: Hamiltonian moves per stage; three times as many in the last one.
+        leapfrogs: Leapfrog steps per move.
+        effective: Effective sample size of a stage, as a share of the particles.
+        seed: Random seed.
     """
     if num_samples > particles:
         raise ValueError(f"{num_samples} samples need at least as many particles, got {particles}")
     double = problem.to(torch.float64)
     # Children of one ancestor are neighbours: samples are taken evenly from all particles.
-    places = torch.arange(num_samples) * particles // num_samples
-    streams = [NoiseStreams.of(1, seed, [item], particles) for item in range(len(problem))]
-    found = [_Particles(prior, double[item].repeat(particles), streams[item]) for item in range(len(problem))]
-    return torch.stack([one.run(moves, leapfrogs, effective)[places] for one in found])
+    chosen = torch.arange(num_samples) * particles // num_samples
+    samples = []
+    for item in range(len(problem)):
+        streams = NoiseStreams.from_seed(1, seed, [item], particles)
+        found = _Particles(prior, double[item].repeat(particles), streams)
+        samples.append(found.run(moves, leapfrogs, effective)[chosen])
+    return torch.stack(samples)
 
 
 class _Particles:
-    """The particles of one item, (P, D), on the way to the posterior."""
+    """Particles of one item, (P, D)."""
 
     def __init__(self, prior: GaussianMixturePrior, problem: InverseProblem, streams: NoiseStreams) -> None:
         self.prior, self.problem, self.streams = prior, problem, streams
         eye = torch.eye(prior.means.shape[1], dtype=torch.float64)
         self.root = torch.linalg.cholesky(prior.covariances + 1e-12 * eye)
         self.step, self.draws, self.x = 0.5, 0, prior.means[:1]
-        component = (
-            (self._uniform()[:, None] > prior.weights.cumsum(0)).sum(1).clamp(max=len(prior.weights) - 1)
-        )
+        above = self._uniform()[:, None] > prior.weights.cumsum(0)
+        component = above.sum(1).clamp(max=len(prior.weights) - 1)
         z = streams.normal(Purpose.REFERENCE, prior.means.shape[1:], prior.means)
         self.x = prior.means[component] + (self.root[component] @ z[:, :, None])[:, :, 0]
 
     def run(self, moves: int, leapfrogs: int, effective: float) -> Tensor:
-        """(P, C, *spatial)."""
+        """Move the particles to the posterior, (P, C, *spatial)."""
         beta, likelihood = 0.0, self._log_likelihood(self.x)
         while beta < 1.0:
             gain = self._raise(likelihood, beta, effective)
@@ -89,7 +91,7 @@ class _Particles:
 
     @staticmethod
     def _raise(likelihood: Tensor, beta: float, effective: float) -> float:
-        """The largest step of beta that leaves this share of the particles effective, by bisection."""
+        """Return the largest step of beta that keeps the effective sample size, by bisection."""
 
         def share(gain: float) -> float:
             return float(1.0 / (gain * likelihood).softmax(0).square().sum()) / len(likelihood)
@@ -103,14 +105,13 @@ class _Particles:
         return low
 
     def _resample(self, weights: Tensor) -> Tensor:
-        """Systematic resampling: ancestors (P,)."""
+        """Return the ancestors (P,) of systematic resampling."""
         count = len(weights)
-        offset = self._uniform()[0]
-        places = (torch.arange(count, dtype=torch.float64) + offset) / count
-        return torch.searchsorted(weights.cumsum(0), places).clamp(max=count - 1)
+        quantiles = (torch.arange(count, dtype=torch.float64) + self._uniform()[0]) / count
+        return torch.searchsorted(weights.cumsum(0), quantiles).clamp(max=count - 1)
 
     def _move(self, beta: float, leapfrogs: int) -> None:
-        """One Hamiltonian move of every particle, with its component drawn anew."""
+        """Move every particle by Hamiltonian Monte Carlo, after redrawing its component."""
         component = self._components()
         root, mean = self.root[component], self.prior.means[component]
         z = torch.linalg.solve_triangular(root, (self.x - mean)[:, :, None], upper=False)[:, :, 0]
@@ -127,11 +128,11 @@ class _Particles:
         accepted = self._uniform().log() < before - after
         moved = mean + (root @ new[:, :, None])[:, :, 0]
         self.x = torch.where(accepted[:, None], moved, self.x)
-        # Towards two thirds of the moves accepted; the adaptation is slow beside a stage.
+        # The step size adapts to an acceptance rate of two thirds, slowly compared with a stage.
         self.step *= 1.15 if float(accepted.double().mean()) > 0.67 else 0.85
 
     def _components(self) -> Tensor:
-        """k ~ p(k | x), one per particle."""
+        """Draw a component k ~ p(k | x) per particle."""
         gap = (self.x[:, None] - self.prior.means).permute(1, 2, 0)
         white = torch.linalg.solve_triangular(self.root, gap, upper=False)
         log_det = self.root.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -141,7 +142,7 @@ class _Particles:
         return above.sum(0).clamp(max=len(chances) - 1)
 
     def _potential(self, z: Tensor, mean: Tensor, root: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-        """-log of the tempered density in z, per particle, and its gradient."""
+        """Return the negative log of the tempered density in z, per particle, and its gradient."""
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             x = mean + (root @ leaf[:, :, None])[:, :, 0]

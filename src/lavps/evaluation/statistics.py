@@ -1,22 +1,20 @@
-r"""Is a faster method as good? Paired tests on the same images.
+r"""Paired tests of two methods on the same images.
 
 Scores are losses: lower is better. With :math:`\delta_i` the reference's score on image i minus the
-candidate's, their mean :math:`\bar\delta` and standard deviation s over n images, the candidate is called
-non-inferior with margin :math:`\Delta` where the test of :math:`H_0: E \delta \le -\Delta` rejects:
+candidate's, their mean :math:`\bar\delta` and standard deviation s over n images, the candidate is
+non-inferior with margin :math:`\Delta` if the test of :math:`H_0: E \delta \le -\Delta` rejects:
 
 .. math:: T = \frac{\bar\delta + \Delta}{s / \sqrt n} > t_{1 - \alpha, n - 1}.
 
-Where no score per image exists (MMD compares sets), images are drawn again with replacement, the same ones
-for both methods, and the difference d of the two statistics is recomputed: :math:`d^*`. The law of
-:math:`d^* - d` stands for that of d minus its true value, which gives the interval
-:math:`[2 d - q_{1 - \alpha / 2}, 2 d - q_{\alpha / 2}]` with q the quantiles of :math:`d^*`. This "basic"
-interval, unlike that of the quantiles themselves, takes out the bias of a V-statistic once instead of
-adding it twice.
+For statistics without a score per image (MMD compares sets), images are resampled with replacement, the same
+ones for both methods, and the difference d of the two statistics is recomputed as :math:`d^*`. The
+distribution of :math:`d^* - d` approximates that of d minus its true value, which gives the basic bootstrap
+interval :math:`[2 d - q_{1 - \alpha / 2}, 2 d - q_{\alpha / 2}]` with q the quantiles of :math:`d^*`. It
+corrects the bias of a V-statistic; the percentile interval would double it.
 
 References:
     - Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010.
     - Davison and Hinkley, Bootstrap Methods and their Application, 1997 (section 5.2).
-    - Press, Teukolsky, Vetterling and Flannery, Numerical Recipes, 2007 (6.4, the incomplete beta function).
 """
 
 from __future__ import annotations
@@ -26,14 +24,14 @@ __all__ = ["BootstrapDifference", "NonInferiority", "joint_bootstrap", "non_infe
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from ..extras import require
 from ..random import Purpose, generator
 
-_DRAWS = 1 << 22  # image indices held at a time
+_DRAWS = 1 << 22  # image indices in memory at a time
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,14 @@ class NonInferiority:
     """Outcome of the paired one-sided non-inferiority t test.
 
     Attributes:
-        mean_difference: mean of reference minus candidate; positive where the candidate is better.
-        standard_error: s / sqrt(n) of that mean.
-        statistic: T; infinite where all differences are equal.
-        p_value: probability of a T as large if the candidate were worse by exactly the margin.
-        lower_bound: one-sided confidence bound of level 1 - alpha on the mean difference.
-        n: number of images.
-        margin: Delta, the loss of quality that does not matter.
-        alpha: the level of the test.
+        mean_difference: Mean of reference minus candidate; positive if the candidate is better.
+        standard_error: Standard error s / sqrt(n) of the mean difference.
+        statistic: Test statistic T; infinite if all differences are equal.
+        p_value: Probability of a T as large if the candidate were worse by exactly the margin.
+        lower_bound: One-sided confidence bound of level 1 - alpha on the mean difference.
+        n: Number of images.
+        margin: Non-inferiority margin Delta.
+        alpha: Level of the test.
     """
 
     mean_difference: float
@@ -62,7 +60,7 @@ class NonInferiority:
 
     @property
     def is_non_inferior(self) -> bool:
-        """Whether the test rejects; the same as the lower bound lying above -margin."""
+        """Whether the test rejects, which is equivalent to lower_bound > -margin."""
         return self.p_value < self.alpha
 
 
@@ -74,48 +72,54 @@ def non_inferiority(
 ) -> NonInferiority:
     """Test that the candidate is not worse than the reference by the margin or more.
 
-    Where all differences are equal there is nothing random left, and the answer is certain: p is 0 where
-    the mean difference lies above -margin (a method compared with itself), else 1.
+    If all differences are equal (a method compared with itself), p is 0 if the mean difference is above
+    -margin, else 1.
 
     Args:
-        reference: a score for every image (n,), lower is better, e.g. LPIPS; n at least 2.
-        candidate: the other method's on the same images (n,).
-        margin: Delta.
-        alpha: the chance of accepting a candidate that is worse by the margin.
+        reference: Scores per image (n,), lower is better, e.g. LPIPS; n at least 2.
+        candidate: Scores of the other method on the same images, (n,).
+        margin: Non-inferiority margin Delta.
+        alpha: Probability of accepting a candidate that is worse by the margin.
+
+    Example:
+        >>> test = non_inferiority([0.10, 0.12, 0.11, 0.13], [0.10, 0.12, 0.11, 0.131], margin=0.003)
+        >>> test.is_non_inferior, round(test.mean_difference, 5)
+        (True, -0.00025)
     """
+    special = require("scipy", "metrics", "Student's t distribution needs SciPy").special
     if margin < 0 or not 0 < alpha < 1:
-        raise ValueError(f"a margin >= 0 and 0 < alpha < 1 are needed, got {margin} and {alpha}")
+        raise ValueError(f"margin >= 0 and 0 < alpha < 1 are required, got {margin} and {alpha}")
     first, second = _paired(reference, candidate)
     delta, n = first - second, len(first)
     if n < 2:
-        raise ValueError("one image says nothing of the spread between images: the test needs two at least")
-    mean, error = float(delta.mean()), float(delta.std()) / math.sqrt(n)
-    if delta.min() == delta.max():  # std() of equal numbers may be left with a rounding error
-        mean, error = float(delta[0]), 0.0
-    if error > 0:
-        statistic = (mean + margin) / error
-        p_value = _t_survival(statistic, n - 1)
+        raise ValueError(f"the test needs at least two images, got {n}")
+    mean, standard_error = float(delta.mean()), float(delta.std()) / math.sqrt(n)
+    if delta.min() == delta.max():  # std() of equal numbers may have a rounding error
+        mean, standard_error = float(delta[0]), 0.0
+    if standard_error > 0:
+        statistic = (mean + margin) / standard_error
+        p_value = float(special.stdtr(n - 1, -statistic))
     else:
         statistic = math.inf if mean > -margin else -math.inf
         p_value = 0.0 if mean > -margin else 1.0
-    bound = mean - _t_quantile(1.0 - alpha, n - 1) * error
-    return NonInferiority(mean, error, statistic, p_value, bound, n, margin, alpha)
+    bound = mean - float(special.stdtrit(n - 1, 1.0 - alpha)) * standard_error
+    return NonInferiority(mean, standard_error, statistic, p_value, bound, n, margin, alpha)
 
 
 @dataclass(frozen=True)
 class BootstrapDifference:
-    """A difference between two methods and how far chance could have moved it.
+    """Difference between two methods, with a bootstrap confidence interval.
 
     Attributes:
-        difference: the statistic of the first method minus that of the second.
-        lower: end of the two-sided basic confidence interval.
-        upper: its other end.
-        bias: of the difference, estimated: the mean of the redrawn ones minus the observed. The interval has
-            it taken out, so it may lie beside the difference where the bias is large.
-        p_value: one-sided, of the hypothesis that the true difference is -margin or less.
-        level: of the interval.
-        margin: of the hypothesis.
-        resamples: how many times images were drawn again.
+        difference: Statistic of the first method minus that of the second.
+        lower: Lower end of the two-sided basic confidence interval.
+        upper: Upper end of that interval.
+        bias: Estimated bias of the difference: mean over resamples minus the observed value. The interval is
+            corrected for it, and need not contain the difference if the bias is large.
+        p_value: One-sided p value of the hypothesis that the true difference is -margin or less.
+        level: Level of the interval.
+        margin: Margin of the hypothesis.
+        resamples: Number of resamples.
     """
 
     difference: float
@@ -128,32 +132,33 @@ class BootstrapDifference:
     resamples: int
 
 
-def _mean(scores: Tensor) -> Tensor:
-    return scores.mean(-1)
-
-
 def paired_bootstrap(
     a: Tensor | Sequence[float],
     b: Tensor | Sequence[float],
-    statistic: Callable[[Tensor], Tensor] = _mean,
+    statistic: Callable[[Tensor], Tensor] = lambda scores: scores.mean(-1),
     resamples: int = 10_000,
     seed: int = 0,
     level: float = 0.95,
     margin: float = 0.0,
 ) -> BootstrapDifference:
-    """Bootstrap of a difference of scores, images drawn in pairs.
+    """Bootstrap the difference of a statistic of paired scores.
 
-    With a the reference and b the candidate (lower is better), a small p value says that b is not worse
-    by the margin or more: :func:`non_inferiority` without the normal law.
+    With a the reference and b the candidate (lower is better), a small p value indicates that b is not worse
+    by the margin or more, as :func:`non_inferiority` does for normally distributed differences.
 
     Args:
-        a: a score for every image (n,).
-        b: the other method's on the same images (n,).
-        statistic: maps scores (R, n) to (R,), e.g. ``lambda scores: scores.median(-1).values``.
-        resamples: R.
-        seed: of the draws.
-        level: of the interval.
-        margin: of the one-sided hypothesis.
+        a: Scores per image (n,).
+        b: Scores of the other method on the same images, (n,).
+        statistic: Function from scores (R, n) to (R,), e.g. ``lambda scores: scores.median(-1).values``.
+        resamples: Number R of resamples.
+        seed: Seed of the resamples.
+        level: Level of the interval.
+        margin: Margin of the one-sided hypothesis.
+
+    Example:
+        >>> found = paired_bootstrap([0.3, 0.5, 0.4], [0.2, 0.4, 0.3], resamples=100)
+        >>> round(found.difference, 3), round(found.lower, 3), round(found.upper, 3)
+        (0.1, 0.1, 0.1)
     """
     first, second = _paired(a, b)
 
@@ -171,19 +176,19 @@ def joint_bootstrap(
     level: float = 0.95,
     margin: float = 0.0,
 ) -> BootstrapDifference:
-    """Bootstrap of a difference between sets of images, such as :func:`~lavps.evaluation.mmd_difference`.
+    """Bootstrap a difference between sets of images, such as :func:`~lavps.evaluation.mmd_difference`.
 
     Args:
-        difference: maps image indices (R, n) to differences (R,); the indices apply to both methods' images
-            and to the true ones.
-        n: number of images, 2 at least.
-        resamples: R.
-        seed: of the draws.
-        level: of the interval.
-        margin: of the one-sided hypothesis.
+        difference: Function from image indices (R, n) to differences (R,); the indices apply to the images of
+            both methods and to the true ones.
+        n: Number of images, at least 2.
+        resamples: Number R of resamples.
+        seed: Seed of the resamples.
+        level: Level of the interval.
+        margin: Margin of the one-sided hypothesis.
     """
     if n < 2 or resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"n >= 2, resamples >= 1, 0 < level < 1 are needed, got {n}, {resamples}, {level}")
+        raise ValueError(f"n >= 2, resamples >= 1, 0 < level < 1 are required, got {n}, {resamples}, {level}")
     observed = float(difference(torch.arange(n)[None])[0])
     draws, parts, chunk = generator(seed, 0, Purpose.PROBE), [], max(1, _DRAWS // n)
     for start in range(0, resamples, chunk):
@@ -192,78 +197,27 @@ def joint_bootstrap(
     redrawn = torch.cat(parts).sort().values
     tail = (1.0 - level) / 2
     lower, upper = (2.0 * observed - float(_quantile(redrawn, q)) for q in (1.0 - tail, tail))
-    # Under the hypothesis's edge d lies around -margin as d* lies around d.
+    # At the edge of the hypothesis, d is distributed around -margin as d* is around d.
     as_extreme = int((redrawn - observed >= observed + margin).sum())
     p_value, bias = (1 + as_extreme) / (1 + resamples), float(redrawn.mean()) - observed
     return BootstrapDifference(observed, lower, upper, bias, p_value, level, margin, resamples)
 
 
 def _quantile(ordered: Tensor, q: float) -> Tensor:
-    """Linear interpolation, as torch.quantile, which refuses more than 16 million values."""
-    place = q * (len(ordered) - 1)
-    left = math.floor(place)
+    """Return a quantile by linear interpolation; torch.quantile is limited to 16 million values."""
+    position = q * (len(ordered) - 1)
+    left = math.floor(position)
     right = min(left + 1, len(ordered) - 1)
-    return ordered[left] + (place - left) * (ordered[right] - ordered[left])
+    return ordered[left] + (position - left) * (ordered[right] - ordered[left])
 
 
 def _paired(a: Tensor | Sequence[float], b: Tensor | Sequence[float]) -> tuple[Tensor, Tensor]:
     first, second = (torch.as_tensor(scores, dtype=torch.float64).detach().cpu() for scores in (a, b))
     if first.ndim != 1 or first.shape != second.shape:
         raise ValueError(
-            "one score an image is needed of both methods, on the same images, got shapes "
+            "both methods need one score per image, on the same images, got shapes "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
         )
     if not (first.isfinite().all() and second.isfinite().all()):
-        raise ValueError(
-            "scores must be finite: leaving an image out would flatter the method that failed on it"
-        )
+        raise ValueError("scores must be finite: dropping an image would favour the method that failed on it")
     return first, second
-
-
-def _t_survival(t: float, df: float) -> float:
-    """P(T > t) for Student's law with ``df`` degrees of freedom; SciPy is not needed for this alone."""
-    if math.isinf(t):
-        return 0.0 if t > 0 else 1.0
-    total = df + t * t
-    tail = 0.5 * _incomplete_beta(df / total, t * t / total, 0.5 * df, 0.5)
-    return tail if t >= 0 else 1.0 - tail
-
-
-@lru_cache(maxsize=64)  # the same few levels and numbers of images are asked for again and again
-def _t_quantile(p: float, df: float) -> float:
-    """The t with P(T <= t) = p, by bisection."""
-    if p < 0.5:
-        return -_t_quantile(1.0 - p, df)
-    low, high = 0.0, 1.0
-    while _t_survival(high, df) > 1.0 - p:
-        low, high = high, 2.0 * high
-    while high - low > 1e-13 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _t_survival(middle, df) > 1.0 - p else (low, middle)
-    return 0.5 * (low + high)
-
-
-def _incomplete_beta(x: float, complement: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (Lentz's method).
-
-    The caller gives 1 - x, which would lose its digits here where x is near 1.
-    """
-    if x == 0.0 or complement == 0.0:
-        return float(complement == 0.0)
-    if x > (a + 1.0) / (a + b + 2.0):  # the fraction converges fast on the other side
-        return 1.0 - _incomplete_beta(complement, x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    log_front += a * math.log(x) + b * math.log(complement)
-    tiny = 1e-300
-    c, d = 1.0, 1.0 / ((1.0 - (a + b) * x / (a + 1.0)) or tiny)
-    value = d
-    for m in range(1, 1000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d = 1.0 / ((1.0 + term * d) or tiny)
-            c = (1.0 + term / c) or tiny
-            value *= c * d
-        if abs(c * d - 1.0) < 1e-15:
-            break
-    return math.exp(log_front) * value / a

@@ -1,8 +1,9 @@
-"""Measurement operators, and random families of them."""
+"""Measurement operators and random families of operators."""
 
-from .base import CallableOperator, NotDifferentiableError, Operator, as_operator
+from .base import CallableOperator, NotDifferentiableError, Operator
 from .blur import Blur, gaussian_kernel
 from .check import check
+from .convert import as_operator
 from .decoded import DecodedOperator
 from .families import (
     CentreBox,
@@ -17,10 +18,10 @@ from .interop import PhysicsOperator, from_numpy
 from .linear import AveragePool, Identity, Mask, centre_box
 from .motion import motion_kernel
 from .mri import MRI
-from .named import family_from, named_family
 from .nonlinear import JPEG, HDRClip, PhaseRetrieval
-from .ranged import Ranged
+from .registry import family_from, named_family
 from .report import OperatorReport
+from .rescaled import RescaledOperator
 
 __all__ = [
     "JPEG",
@@ -44,7 +45,7 @@ __all__ = [
     "RandomGaussianBlur",
     "RandomPixels",
     "RandomRectangle",
-    "Ranged",
+    "RescaledOperator",
     "as_operator",
     "centre_box",
     "check",

@@ -1,19 +1,17 @@
-r"""The contract of a measurement operator :math:`A`, and what follows from it.
+r"""Base classes of measurement operators :math:`A`.
 
-A subclass states how to apply A to images (B, C, \*spatial) and which image shape belongs to a
-measurement. The adjoint, the Jacobian products, the pseudo-inverse and the norm follow by automatic
-differentiation and conjugate gradients; a subclass overrides them where it knows better.
+A subclass defines A(x) for images (B, C, \*spatial) and the image shape for a given measurement shape.
+The adjoint, the Jacobian products, the pseudo-inverse and the norm have defaults based on automatic
+differentiation and conjugate gradients; a subclass overrides them where a closed form exists.
 
-Operators are immutable: A(x) == A(x), always. Randomness lives in the families of
-:mod:`lavps.operators.families`, which return operators.
+Operators are immutable and deterministic. Random operators are drawn from :mod:`lavps.operators.families`.
 
-Parameters may be batched: a mask, kernel or scale per item. Rows of x then meet rows of the
-parameter; a parameter with one row serves every row of x.
+Parameters may be batched: one mask, kernel or scale per item. A parameter with one row applies to every row.
 """
 
 from __future__ import annotations
 
-__all__ = ["CallableOperator", "NotDifferentiableError", "Operator", "as_operator"]
+__all__ = ["CallableOperator", "NotDifferentiableError", "Operator"]
 
 import math
 from abc import ABC, abstractmethod
@@ -24,68 +22,64 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .conjugate import conjugate_gradient, largest_singular_value
-from .derivatives import central_difference, linear_map, smooth_map
+from .autograd import central_difference, linear_map, smooth_map
+from .linalg import conjugate_gradient, largest_singular_value
 
 
 class NotDifferentiableError(TypeError):
-    """A gradient was asked of an operator that has none."""
+    """Error raised when an operator without a gradient is differentiated."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__(
-            f"{operator!r} has no gradient that torch could follow (its output is cut off from its input). "
-            "MGDM, MGPS, DPS, MMPS and LAVPS with gradient steps need one: write the function with torch "
-            "operations, or state CallableOperator(..., adjoint=...) for a linear function, "
-            "CallableOperator(..., linear=False, vjp=...) for any other (lavps.operators.from_numpy takes "
-            "the same for NumPy functions). Without a gradient remain LAVPS(prior, model, "
-            "gradient_steps_start=0), with a warm start that does not differentiate A, "
-            "and Supervised with a denoiser that reads y itself."
+            f"torch cannot differentiate {operator!r}: its output is detached from its input. MGDM, MGPS, "
+            "DPS, MMPS and LAVPS with gradient steps need a gradient: write the function with torch "
+            "operations, or pass CallableOperator(..., adjoint=...) for a linear function and "
+            "CallableOperator(..., linear=False, vjp=...) for any other (lavps.operators.from_numpy accepts "
+            "the same for NumPy functions). Without a gradient, use "
+            "MGDM(prior, guidance=Amortized(model, steps=0)) with a model that does not differentiate A, or "
+            "Supervised with a denoiser conditioned on y."
         )
 
 
 class Operator(ABC):
-    """A measurement operator A: images (B, C, *spatial) to measurements (B, *measurement)."""
+    """Measurement operator A from images (B, C, *spatial) to measurements (B, *measurement)."""
 
     linear: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
-        """A(x), one measurement per row; differentiable in x."""
+        """Return A(x), one measurement per row; differentiable in x."""
 
     @abstractmethod
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The image shape (C, *spatial) that gives measurements of this shape (both without batch)."""
+        """Return the image shape (C, *spatial) for this measurement shape, both without the batch."""
 
     def observed(self, y: Tensor) -> Tensor | None:
-        """Which entries of y carry information: 1 or 0, broadcastable to y; None when all do."""
+        """Return 1 for the observed entries of y and 0 elsewhere, broadcastable to y; None if all are."""
         return None
 
     def select(self, rows: Tensor) -> Operator:
-        """The operator whose row i has the parameters of row ``rows[i]``; itself where none are batched."""
+        """Return the operator whose row i has the parameters of row ``rows[i]``."""
         return self
 
     def to(self, *args: torch.device | str | torch.dtype) -> Operator:
-        """The operator with its tensors on another device or in another dtype."""
+        """Return the operator with its tensors on another device or in another dtype."""
         return self
 
     @property
     def batch(self) -> int:
-        """Rows of the parameters: 1 when shared by all items."""
+        """Number of rows of the parameters; 1 if all items share them."""
         return 1
 
     @property
     def noise_std(self) -> float | Tensor | None:
-        """Standard deviation of Gaussian noise stated together with the operator; None where none is."""
+        """Standard deviation of the Gaussian noise that comes with the operator, if any."""
         return None
 
-    # -- what follows from the above ------------------------------------------------------------------
-
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
-        """J^T v with J the Jacobian of A at x; complex measurements: J^H v."""
+        """Return J^T v (complex measurements: J^H v) with J the Jacobian of A at x."""
         if torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "the gradient of an operator needs torch.no_grad(), not torch.inference_mode()"
-            )
+            raise RuntimeError("operator gradients need torch.no_grad(), not torch.inference_mode()")
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             y = self(x)
@@ -95,20 +89,20 @@ class Operator(ABC):
         return gradient
 
     def jvp(self, x: Tensor, u: Tensor) -> Tensor:
-        """J u with J the Jacobian of A at x (for a linear operator A u)."""
+        """Return J u with J the Jacobian of A at x (A u for a linear operator)."""
         if self.linear:
             return self(u)
         try:
-            # Differentiating the vjp in its cotangent needs reverse mode only, which every operator has.
+            # Differentiating the vjp in its cotangent needs reverse mode only, which every operator supports.
             return torch.autograd.functional.jvp(self.__call__, x, u)[1].detach()  # type: ignore[no-any-return,no-untyped-call]
         except RuntimeError as error:
-            if "is not implemented" not in str(error):  # fused attention has a first derivative only
+            if "is not implemented" not in str(error):  # fused attention has no second derivative
                 raise
         with torch.no_grad():
             return central_difference(self.__call__, x, u)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """A^T y (A^H y for complex measurements); linear operators only."""
+        """Return A^T y (A^H y for complex measurements); linear operators only."""
         self._require_linear("an adjoint")
 
         def transpose(v: Tensor) -> Tensor:
@@ -120,11 +114,10 @@ class Operator(ABC):
     def pseudo_inverse(
         self, y: Tensor, damping: float = 0.0, iterations: int = 100, tolerance: float = 1e-6
     ) -> Tensor:
-        """(A^T A + damping I)^+ A^T y, the least-squares solution of least norm; linear operators only.
+        """Return (A^T A + damping I)^+ A^T y, the minimum-norm least-squares solution; linear operators only.
 
-        By conjugate gradients from zero, per sample. ``damping`` tames the noise of an ill-conditioned A.
-        Differentiable in y: its own transpose is A (A^T A + damping I)^+, one more solve and no graph of
-        the iterations.
+        Solved by conjugate gradients, per sample. ``damping`` limits noise amplification by an
+        ill-conditioned A. The backward pass is one more solve and stores no graph of the iterations.
         """
         self._require_linear("a pseudo-inverse")
 
@@ -134,58 +127,111 @@ class Operator(ABC):
         return linear_map(y, lambda v: solve(self.adjoint(v)), lambda u: self(solve(u)))
 
     def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
-        """Largest singular value of the Jacobian at x, per row, shape (B,), by power iteration."""
+        """Return the largest singular value of the Jacobian at x, shape (B,), by power iteration."""
         return largest_singular_value(partial(self.jvp, x), partial(self.vjp, x), x, iterations)
 
     def repeat(self, times: int) -> Operator:
-        """Each row's parameters ``times`` in a row: the operator of a batch with repeated items."""
+        """Return the operator with each row of the parameters repeated ``times`` times."""
         if times == 1 or self.batch == 1:
             return self
         return self.select(torch.arange(self.batch).repeat_interleave(times))
 
     def apply_features(self, x: Tensor) -> Tensor:
-        """A on every slice of an extra feature axis: (B, F, C, *spatial) to (B, F, *measurement)."""
+        """Apply A along a feature axis: (B, F, C, *spatial) to (B, F, *measurement)."""
         y = self.repeat(x.shape[1])(x.flatten(0, 1))
         return y.reshape(*x.shape[:2], *y.shape[1:])
 
     def pseudo_inverse_features(self, y: Tensor, damping: float = 0.0) -> Tensor:
-        """A^+ on every slice of an extra feature axis: (B, F, *measurement) to (B, F, C, *spatial)."""
+        """Apply A^+ along a feature axis: (B, F, *measurement) to (B, F, C, *spatial)."""
         x = self.repeat(y.shape[1]).pseudo_inverse(y.flatten(0, 1), damping)
         return x.reshape(*y.shape[:2], *x.shape[1:])
 
     def matrix(self, image_shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
-        """A as a dense matrix (measurement size, image size); for small exact problems, one row of A."""
+        """Return A as a dense matrix (measurement size, image size), for small problems."""
         self._require_linear("a matrix")
         if self.batch > 1:
             raise ValueError(f"{self!r} has {self.batch} rows: take one with select(torch.tensor([i])) first")
         size = math.prod(image_shape)
-        columns = self(torch.eye(size, dtype=dtype).reshape(size, *image_shape))
-        return columns.flatten(1).T
+        return self(torch.eye(size, dtype=dtype).reshape(size, *image_shape)).flatten(1).T
 
     def _require_linear(self, what: str) -> None:
         if not self.linear:
-            raise TypeError(f"{self!r} is not linear and has no such thing as {what}")
+            raise TypeError(f"{self!r} is not linear and does not have {what}")
 
     def _require_rows(self, x: Tensor) -> None:
-        # Without this a batch of one would silently broadcast to as many rows as there are parameters.
+        # Without this check a batch of one would silently broadcast to the rows of the parameters.
         if self.batch not in (1, x.shape[0]):
             raise ValueError(
-                f"{self!r} has parameters for {self.batch} items and met a batch of {x.shape[0]}: "
-                "pick its rows with select(rows), or repeat(times) for several samples an item"
+                f"{self!r} has parameters for {self.batch} items, but the batch has {x.shape[0]}: "
+                "select its rows with select(rows), or use repeat(times) for several samples per item"
             )
 
 
-class CallableOperator(Operator):
-    """Any function as an operator: adjoint by VJP, pseudo-inverse by conjugate gradients.
+class SameShapeOperator(Operator):
+    """Operator whose measurements have the shape of its images."""
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the measurement shape."""
+        return tuple(measurement_shape)
+
+
+class WrappedOperator(Operator):
+    """Operator derived from another one that has the same parameters and measurements.
 
     Args:
-        function: maps (B, C, *spatial) to (B, *measurement), row by row.
-        in_shape: the image shape (C, *spatial); a measurement alone does not tell it.
-        linear: whether the function is linear; `lavps.operators.check` tells.
-        adjoint: A^T, where it is known (and then used for the vjp of a linear function too, so the
-            function itself need not be differentiable by torch).
-        vjp: (x, v) -> J^T v with J the Jacobian at x, for a nonlinear function that torch cannot
-            differentiate. J u is then taken by finite differences.
+        operator: Wrapped operator A.
+    """
+
+    linear: bool  # type: ignore[misc]
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.linear = operator.linear
+
+    @abstractmethod
+    def _wrap(self, operator: Operator) -> Operator:
+        """Wrap another operator in the same way."""
+
+    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the image shape of the wrapped operator."""
+        return self.operator.input_shape(measurement_shape)
+
+    def observed(self, y: Tensor) -> Tensor | None:
+        """Return the entries that the wrapped operator observes."""
+        return self.operator.observed(y)
+
+    def select(self, rows: Tensor) -> Operator:
+        """Return the operator with the parameters of these rows."""
+        return self._wrap(self.operator.select(rows))
+
+    def to(self, *args: torch.device | str | torch.dtype) -> Operator:
+        """Return the operator with its tensors on another device or in another dtype."""
+        return self._wrap(self.operator.to(*args))
+
+    @property
+    def batch(self) -> int:
+        """Number of rows of the parameters."""
+        return self.operator.batch
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.operator!r})"
+
+
+class CallableOperator(Operator):
+    """Function as an operator.
+
+    Args:
+        function: Function from (B, C, *spatial) to (B, *measurement) that treats rows independently.
+        in_shape: Image shape (C, *spatial).
+        linear: Whether the function is linear; :func:`lavps.operators.check` verifies it.
+        adjoint: Adjoint A^T of a linear function. With it the function need not be differentiable by torch.
+        vjp: Product (x, v) -> J^T v with the Jacobian J at x, for a nonlinear function that torch cannot
+            differentiate. J u is then computed by finite differences.
+
+    Example:
+        >>> cumulative = CallableOperator(lambda x: x.cumsum(-1), in_shape=(1, 3))
+        >>> cumulative.adjoint(torch.ones(1, 1, 3))
+        tensor([[[3., 2., 1.]]])
     """
 
     linear: bool  # type: ignore[misc]
@@ -199,9 +245,9 @@ class CallableOperator(Operator):
         vjp: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         if adjoint is not None and not linear:
-            raise ValueError("only a linear function has an adjoint; drop adjoint= or set linear=True")
+            raise ValueError("only a linear function has an adjoint: omit adjoint= or set linear=True")
         if vjp is not None and linear:
-            raise ValueError("a linear function has an adjoint: give adjoint= instead of vjp=")
+            raise ValueError("a linear function has an adjoint: pass adjoint= instead of vjp=")
         self.function = function
         self.in_shape = tuple(in_shape)
         self.linear = linear
@@ -209,7 +255,7 @@ class CallableOperator(Operator):
         self._vjp = vjp
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The function itself, with the given adjoint or vjp as its derivative where there is one."""
+        """Return function(x), with the given adjoint or vjp as its derivative."""
         if self._adjoint is not None:
             return linear_map(x, self.function, self._adjoint)
         if self._vjp is not None:
@@ -219,7 +265,7 @@ class CallableOperator(Operator):
         try:
             y = self.function(x)
         except RuntimeError as error:
-            if "requires grad" in str(error):  # x.numpy() inside of the function
+            if "requires grad" in str(error):  # x.numpy() inside the function
                 raise NotDifferentiableError(self) from error
             raise
         if not y.requires_grad:
@@ -227,55 +273,21 @@ class CallableOperator(Operator):
         return y
 
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The stated ``in_shape``."""
+        """Return ``in_shape``."""
         return self.in_shape
 
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
-        """The given one, or by torch."""
+        """Return J^T v from the given vjp or by automatic differentiation."""
         return super().vjp(x, v) if self._vjp is None else self._vjp(x.detach(), v)
 
     def jvp(self, x: Tensor, u: Tensor) -> Tensor:
-        """J u; by central differences where torch does not know the function, two evaluations of it."""
-        if self._vjp is None:
-            return super().jvp(x, u)
-        return central_difference(self.function, x, u)
+        """Return J u; with a given vjp, by central differences (two evaluations of the function)."""
+        return super().jvp(x, u) if self._vjp is None else central_difference(self.function, x, u)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """The given adjoint, or A^T y by VJP."""
+        """Return A^T y from the given adjoint or by automatic differentiation."""
         return super().adjoint(y) if self._adjoint is None else linear_map(y, self._adjoint, self.function)
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
         return f"CallableOperator({name}, in_shape={self.in_shape}, linear={self.linear})"
-
-
-def as_operator(
-    operator: Operator | Callable[[Tensor], Tensor],
-    in_shape: Sequence[int] | None = None,
-    complex_measurement: bool = False,
-) -> Operator:
-    """An operator from an operator, a deepinv physics or a plain function.
-
-    A plain function is taken as nonlinear, which is always safe for guidance; wrap it in
-    :class:`CallableOperator` to state that it is linear. A physics becomes a
-    :class:`~lavps.operators.PhysicsOperator`.
-
-    Args:
-        operator: what is to become an operator.
-        in_shape: image shape (C, *spatial); needed for a plain function only.
-        complex_measurement: the measurements at hand are complex, also where a physics has two real channels.
-    """
-    from .interop import PhysicsOperator, is_physics  # it is an Operator itself, and comes after this module
-
-    if isinstance(operator, Operator):
-        return operator
-    if is_physics(operator):
-        return PhysicsOperator(operator, in_shape, complex_measurement=complex_measurement)
-    if not callable(operator):
-        raise TypeError(f"an operator must be an Operator or a callable, got {type(operator).__name__}")
-    if in_shape is None:
-        raise ValueError(
-            "a plain function does not tell the shape of its images: pass in_shape=(C, *spatial), "
-            "or wrap it: CallableOperator(function, in_shape=(3, 64, 64), linear=True)"
-        )
-    return CallableOperator(operator, in_shape, linear=False)

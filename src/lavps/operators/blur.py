@@ -1,15 +1,14 @@
-r"""Blur: convolution of every channel with one kernel, the image of a point.
+r"""Blur: convolution of every channel with the same kernel.
 
 .. math:: y_n = \sum_j k_j\, x_{n + c - j}, \qquad c = \lfloor \text{size} / 2 \rfloor,
 
-with :math:`x` continued beyond its border periodically or by reflection (the border pixel not repeated).
-The image keeps its size and its place: a kernel with its mass at index :math:`c` moves nothing.
+with :math:`x` extended periodically or by reflection (without repeating the border pixel). The image size is
+preserved, and a kernel concentrated at index :math:`c` is the identity.
 
-On a periodic grid the discrete Fourier transform diagonalises the convolution,
+With circular padding the discrete Fourier transform diagonalizes the convolution,
 :math:`A = F^{-1} \mathrm{diag}(\hat k) F`, so the adjoint, the pseudo-inverse and the norm are exact.
-Reflection pads, convolves on the larger periodic grid and crops, :math:`A = C K P`; its adjoint is
-:math:`P^T K^T C^T`, and its pseudo-inverse follows by conjugate gradients. The transform costs the same for
-every kernel size.
+Reflection pads, convolves on the larger periodic grid and crops, :math:`A = C K P`. Its adjoint is
+:math:`P^T K^T C^T`; its pseudo-inverse uses conjugate gradients. The cost does not depend on the kernel size.
 """
 
 from __future__ import annotations
@@ -24,20 +23,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .base import Operator
+from .base import Operator, SameShapeOperator
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Blur(Operator):
-    """Convolution with a kernel shared by the channels; image and measurement have the same shape.
+class Blur(SameShapeOperator):
+    """Convolution with a kernel shared by the channels.
 
-    Without damping, the pseudo-inverse of a blur that suppresses a frequency to 1e-4 amplifies its noise by
-    1e4: on measured data pass ``damping`` near the noise variance.
+    The undamped pseudo-inverse amplifies the noise of a frequency attenuated to 1e-4 by 1e4: on measured data
+    pass ``damping`` near the noise variance.
 
     Args:
-        kernel: (*k), one axis per spatial axis of the images, any sizes, odd or even.
-        padding: how the image continues beyond its border.
-        batched: the first axis of the kernel counts items: (B, *k), one kernel per row.
+        kernel: Kernel (*k), one axis per spatial axis of the images, of odd or even sizes.
+        padding: Extension of the image beyond its border.
+        batched: Whether the kernel has a leading item axis, (B, *k).
+
+    Example:
+        >>> blur = Blur(torch.tensor([0.25, 0.5, 0.25]), padding="circular")
+        >>> blur(torch.tensor([[[0.0, 4.0, 0.0, 0.0]]])).round()
+        tensor([[[1., 2., 1., 0.]]])
     """
 
     kernel: Tensor
@@ -49,18 +53,15 @@ class Blur(Operator):
         if self.padding not in ("reflect", "circular"):
             raise ValueError(f'padding must be "reflect" or "circular", got {self.padding!r}')
         if not kernel.is_floating_point() or kernel.ndim <= self.batched or kernel.numel() == 0:
-            raise ValueError(
-                f"a kernel is a real tensor (*k), got {kernel.dtype} of shape {tuple(kernel.shape)}"
-            )
-        # A copy: the operator stays what it is when the caller's tensor changes.
+            got = f"{kernel.dtype} of shape {tuple(kernel.shape)}"
+            raise ValueError(f"a kernel must be a real tensor (*k), got {got}")
+        # A copy, so that later changes of the caller's tensor do not affect the operator.
         object.__setattr__(self, "kernel", kernel.clone())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The blurred images, shape (B, C, *spatial)."""
+        """Return the blurred images, shape (B, C, *spatial)."""
         self._require_fit(x)
         work = _at_least_single(x)
-        if self.padding == "circular":
-            return self._convolve(work).to(x.dtype)
         for axis, (left, right) in self._margins():
             work = _reflect(work, axis, left, right)
         blurred = self._convolve(work)
@@ -68,30 +69,23 @@ class Blur(Operator):
             blurred = blurred.narrow(axis, left, x.shape[axis])
         return blurred.to(x.dtype)
 
-    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The measurement's own shape."""
-        return tuple(measurement_shape)
-
     def adjoint(self, y: Tensor) -> Tensor:
-        """A^T y, exact: correlate with the kernel, fold what fell beyond the border back inside."""
+        """Return A^T y, exact: correlate with the kernel and fold the margins back into the image."""
         self._require_fit(y)
-        work = _at_least_single(y)
-        if self.padding == "circular":
-            return self._convolve(work, transpose=True).to(y.dtype)
-        margins = [pair for _, pair in self._margins()]
-        work = torch.nn.functional.pad(work, [m for pair in margins[::-1] for m in pair])
-        spread = self._convolve(work, transpose=True)
+        margins = [m for _, pair in self._margins()[::-1] for m in pair]
+        work = torch.nn.functional.pad(_at_least_single(y), margins)
+        correlated = self._convolve(work, transpose=True)
         for axis, (left, right) in self._margins():
-            spread = _reflect_transpose(spread, axis, left, right)
-        return spread.to(y.dtype)
+            correlated = _reflect_transpose(correlated, axis, left, right)
+        return correlated.to(y.dtype)
 
     def pseudo_inverse(
         self, y: Tensor, damping: float = 0.0, iterations: int = 100, tolerance: float = 1e-6
     ) -> Tensor:
-        """(A^T A + damping I)^+ A^T y: exact on a periodic grid, by conjugate gradients with reflection.
+        """Return (A^T A + damping I)^+ A^T y: exact for circular padding, else by conjugate gradients.
 
-        On a periodic grid without damping, frequencies that pass with less than machine epsilon times the
-        image's side (relative to the best-passing one) count as lost and come back as 0.
+        For circular padding without damping, frequencies whose gain is below machine epsilon times the image
+        size, relative to the largest gain, are set to 0.
         """
         self._require_fit(y)
         work = _at_least_single(y)
@@ -107,7 +101,7 @@ class Blur(Operator):
         return _filter(work, inverse).to(y.dtype)
 
     def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
-        """Largest singular value per row, shape (B,): exact on a periodic grid, else by power iteration."""
+        """Return the largest singular value, shape (B,); exact for circular padding."""
         if self.padding == "reflect":
             return super().norm(x, iterations)
         self._require_fit(x)
@@ -115,13 +109,13 @@ class Blur(Operator):
         return largest.expand(x.shape[0]).to(x.dtype)
 
     def select(self, rows: Tensor) -> Operator:
-        """The kernels of these rows."""
+        """Return the operator with the kernels of these rows."""
         if self.batch == 1:
             return self
         return Blur(self.kernel[rows.to(self.kernel.device)], self.padding, batched=True)
 
     def to(self, *args: torch.device | str | torch.dtype) -> Operator:
-        """The operator with its kernel on another device or in another dtype."""
+        """Return the operator with its kernel on another device or in another dtype."""
         kernel = self.kernel
         for target in args:
             kernel = kernel.to(target)
@@ -129,12 +123,12 @@ class Blur(Operator):
 
     @property
     def batch(self) -> int:
-        """Number of kernels: 1 when shared by all items."""
+        """Number of kernels; 1 if all items share it."""
         return self.kernel.shape[0] if self.batched else 1
 
     @property
     def size(self) -> tuple[int, ...]:
-        """The kernel's sizes along the spatial axes."""
+        """Kernel size along each spatial axis."""
         return tuple(self.kernel.shape[int(self.batched) :])
 
     def _convolve(self, x: Tensor, transpose: bool = False) -> Tensor:
@@ -142,7 +136,7 @@ class Blur(Operator):
         return _filter(x, transfer.conj() if transpose else transfer)
 
     def _transfer(self, spatial: Sequence[int], like: Tensor) -> Tensor:
-        """The kernel's transform on a periodic grid, its origin at index 0; (B or 1, 1, *frequencies)."""
+        """Return the kernel's transform on a periodic grid, origin at 0, (B or 1, 1, *frequencies)."""
         kernel = self.kernel.to(like).reshape(self.batch, 1, *self.size)
         margin = [m for n, k in zip(spatial, self.size, strict=True) for m in (n - k, 0)]
         axes = tuple(range(2, like.ndim))
@@ -151,7 +145,9 @@ class Blur(Operator):
         return transfer
 
     def _margins(self) -> list[tuple[int, tuple[int, int]]]:
-        """For every spatial axis, the pixels needed before and after the image."""
+        """Return every padded axis with its padding before and after the image."""
+        if self.padding == "circular":
+            return []
         return [(axis, (k - 1 - k // 2, k // 2)) for axis, k in enumerate(self.size, start=2)]
 
     def _require_fit(self, x: Tensor) -> None:
@@ -161,21 +157,19 @@ class Blur(Operator):
                 f"{self!r} blurs {len(self.size)} spatial axes, the images have {x.ndim - 2} "
                 f"(shape {tuple(x.shape)}); for one kernel per item, (B, *k), pass batched=True"
             )
-        reach = self.size if self.padding == "circular" else [k // 2 + 1 for k in self.size]
-        if any(r > n for r, n in zip(reach, x.shape[2:], strict=True)):
-            limit = "as large as the kernel" if self.padding == "circular" else "larger than half the kernel"
+        least = self.size if self.padding == "circular" else tuple(k // 2 + 1 for k in self.size)
+        if any(n < k for n, k in zip(x.shape[2:], least, strict=True)):
             raise ValueError(
-                f"{self!r} needs images at least {limit} for {self.padding} padding, "
-                f"got {tuple(x.shape[2:])}: take a smaller kernel"
+                f"{self!r} needs images of at least {least} pixels for {self.padding} padding, "
+                f"got {tuple(x.shape[2:])}: use a smaller kernel"
             )
 
     def __repr__(self) -> str:
-        shape = tuple(self.kernel.shape)
-        return f"Blur(kernel {shape}, padding={self.padding!r}, batched={self.batched})"
+        return f"Blur(kernel {tuple(self.kernel.shape)}, padding={self.padding!r}, batched={self.batched})"
 
 
 def _at_least_single(x: Tensor) -> Tensor:
-    # Transforms exist in single and double precision only; features may arrive in half.
+    # torch.fft supports single and double precision only; features may be in half precision.
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
@@ -186,7 +180,7 @@ def _filter(x: Tensor, transfer: Tensor) -> Tensor:
 
 
 def _reflect(x: Tensor, axis: int, left: int, right: int) -> Tensor:
-    # Slices, not an index: the gradient of an index adds in no fixed order on a GPU.
+    # Slices instead of an index, whose gradient is not deterministic on a GPU.
     before = x.narrow(axis, 1, left).flip(axis)
     after = x.narrow(axis, x.shape[axis] - 1 - right, right).flip(axis)
     return torch.cat([before, x, after], dim=axis)
@@ -201,12 +195,12 @@ def _reflect_transpose(y: Tensor, axis: int, left: int, right: int) -> Tensor:
 
 
 def gaussian_kernel(std: float, size: int | None = None, dims: int = 2) -> Tensor:
-    """A Gaussian kernel with sum 1, float32, shape (size,) * dims, centred at index size // 2.
+    """Return a Gaussian kernel with sum 1, float32, shape (size,) * dims, centred at index size // 2.
 
     Args:
-        std: standard deviation in pixels.
-        size: side of the kernel; by default it reaches three standard deviations.
-        dims: number of spatial axes.
+        std: Standard deviation in pixels.
+        size: Side of the kernel in pixels; by default it covers three standard deviations on either side.
+        dims: Number of spatial axes.
     """
     if std <= 0:
         raise ValueError(f"the standard deviation of a Gaussian kernel must be positive, got {std}")

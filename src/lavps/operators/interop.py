@@ -1,23 +1,23 @@
-r"""Operators from elsewhere: deepinv's physics as they are, and NumPy functions.
+r"""Operators from deepinv physics and from NumPy functions.
 
-A deepinv physics has ``A(x)``, where it is linear ``A_adjoint(y)``, and a ``noise_model``. It is recognised
-by these, whatever module it comes from; deepinv itself is never imported. What differs between the houses:
+A deepinv physics is recognized by its methods ``A(x)`` and, if linear, ``A_adjoint(y)``, and by its
+``noise_model``; deepinv is never imported. The conventions differ:
 
-- *range*: lavps has images in [-1, 1]; most deepinv pipelines have them in [0, 1]. A physics applied to
-  images in [0, 1] is ``lavps.operators.Ranged(physics, 0, 1)``.
-- *noise*: the noise's standard deviation is in units of the measurement in both. Complex measurements
-  are two real channels in deepinv, each with noise sigma; as complex numbers they have
-  :math:`E|noise|^2 = 2 \sigma^2`.
-- *state*: ``physics.A(x, mask=...)`` changes the physics. An operator is immutable: it works on its own
-  copy of the physics' parameters, and later updates of the physics do not reach it.
+- *Range*: images are in [-1, 1] here and in [0, 1] in most deepinv pipelines. Wrap a physics for images in
+  [0, 1] as ``lavps.operators.RescaledOperator(physics, 0, 1)``.
+- *Noise*: its standard deviation is in units of the measurement in both. A complex measurement is two real
+  channels in deepinv, each with noise sigma; as a complex number it has :math:`E|noise|^2 = 2 \sigma^2`.
+- *State*: ``physics.A(x, mask=...)`` changes the physics. An operator is immutable: it holds a copy of the
+  physics' parameters and does not follow later updates.
 """
 
 from __future__ import annotations
 
-__all__ = ["PhysicsOperator", "from_numpy", "is_physics"]
+__all__ = ["PhysicsOperator", "PixelRangeWarning", "from_numpy", "is_physics"]
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -28,32 +28,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..random import NoiseStreams, Purpose
+from .autograd import linear_map
 from .base import CallableOperator, Operator
-from .derivatives import linear_map
 
 Array = NDArray[Any]
 
-# Parameters of deepinv's physics that may lead with an axis of items (and what it derives from them).
+# Parameters of deepinv's physics, and tensors derived from them, that may have a leading item axis.
 _PER_ITEM = {"mask", "filter", "filters", "multipliers", "coil_maps", "angle", "Fh", "Fhc", "Fh2"}
 
 
+class PixelRangeWarning(UserWarning):
+    """Warning that measurements may be of images in another pixel range."""
+
+
 def is_physics(candidate: object) -> bool:
-    """Whether an object looks like a physics of deepinv: it has ``A`` and a ``noise_model``."""
+    """Return whether an object has the interface of a deepinv physics, ``A`` and ``noise_model``."""
     return callable(getattr(candidate, "A", None)) and hasattr(candidate, "noise_model")
 
 
 class PhysicsOperator(Operator):
-    """A deepinv physics as an operator, computed in the physics' own precision.
+    """Deepinv physics as an operator, evaluated in the precision of the physics.
 
-    The adjoint is ``A_adjoint`` where the physics is linear and has one, otherwise it is found by automatic
-    differentiation. A mask, filter or set of coils with more than one row is one per item. A ``sensor_model``
-    (quantisation, saturation after the noise) is not part of the operator.
+    The adjoint is ``A_adjoint`` if the physics is linear and has one, else automatic differentiation. Several
+    rows of a mask, filter or coil map belong to one item each. A ``sensor_model`` (quantization or saturation
+    after the noise) is not part of the operator.
 
     Args:
-        physics: any object with ``A`` and ``noise_model``.
-        in_shape: image shape (C, *spatial); needed where neither ``A_adjoint`` nor ``img_size`` tells.
-        linear: by default whether it has ``A_adjoint_A``, as deepinv's linear physics do.
-        complex_measurement: measurements with two real channels are read and given as complex tensors.
+        physics: Object with ``A`` and ``noise_model``.
+        in_shape: Image shape (C, *spatial); required if there is neither ``A_adjoint`` nor ``img_size``.
+        linear: Whether A is linear; by default, whether the physics has ``A_adjoint_A``.
+        complex_measurement: Whether measurements with two real channels are represented as complex tensors.
     """
 
     linear: bool  # type: ignore[misc]
@@ -67,103 +71,112 @@ class PhysicsOperator(Operator):
         complex_measurement: bool = False,
     ) -> None:
         if not is_physics(physics):
-            raise TypeError(f"a physics has A(x) and a noise_model; {type(physics).__name__} has not")
+            raise TypeError(f"a physics has A(x) and a noise_model; {type(physics).__name__} does not")
         self.physics = _twin(physics)
         self.linear = hasattr(physics, "A_adjoint_A") if linear is None else linear
         self.in_shape = None if in_shape is None else tuple(in_shape)
         if self.in_shape is not None and getattr(physics, "img_size", self) is None:
-            self.physics.img_size = self.in_shape  # what deepinv's automatic adjoint needs
+            self.physics.img_size = self.in_shape  # needed by deepinv's automatic adjoint
         self._as_complex = complex_measurement and hasattr(physics, "to_torch_complex")
         self._rows = _rows(physics)
         self._precision = _precision(physics)
         dtype = getattr(physics, "dtype", None)
         self._complex_images = isinstance(dtype, torch.dtype) and dtype.is_complex
         self._std = _gaussian_std(physics.noise_model, math.sqrt(2.0) if self._as_complex else 1.0)
-        self._known: dict[Any, Any] = {}  # shapes and the observed entries, found when first asked for
+        self._cache: dict[Any, Any] = {}  # image shapes and observed entries
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A(x), without noise."""
+        """Return A(x), without noise."""
         self._require_rows(x)
         return linear_map(x, self._forward, self._backward) if self._has_adjoint else self._forward(x)
 
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The stated ``in_shape``, or the shape of ``A_adjoint(y)``, or ``img_size``."""
+        """Return ``in_shape``, or the shape of ``A_adjoint(y)``, or ``img_size``."""
+        if self.in_shape is not None:
+            return self.in_shape
         shape = tuple(measurement_shape)
-        if self.in_shape is None and shape not in self._known:
+        if shape not in self._cache:
             size = getattr(self.physics, "img_size", None)
             if self._has_adjoint:
                 dtype = torch.complex64 if self._as_complex else torch.float32
                 zero = torch.zeros(self.batch, *shape, dtype=dtype, device=self._device)
                 size = self._backward(zero).shape[1:]
             if size is None:
-                raise ValueError(
-                    f"{self!r} does not tell the shape of its images: pass in_shape=(C, *spatial)"
-                )
-            self._known[shape] = tuple(int(n) for n in size)
-        known: tuple[int, ...] = self._known[shape] if self.in_shape is None else self.in_shape
-        return known
+                raise ValueError(f"the image shape of {self!r} is unknown: pass in_shape=(C, *spatial)")
+            self._cache[shape] = tuple(int(n) for n in size)
+        return self._cache[shape]  # type: ignore[no-any-return]
 
     def observed(self, y: Tensor) -> Tensor | None:
-        """Where some image gives a value other than 0: the rest of a masked measurement is no data."""
+        """Return 1 for the entries that are nonzero for a random image, 0 for the masked ones."""
         if not self.linear:
             return None
-        if "observed" not in self._known:
+        if "observed" not in self._cache:
             like = torch.zeros((), device=y.device)
-            probe = NoiseStreams.of(1).normal(Purpose.PROBE, self.input_shape(y.shape[1:]), like)
+            probe = NoiseStreams.from_seed(1).normal(Purpose.PROBE, self.input_shape(y.shape[1:]), like)
             with torch.no_grad():
                 seen = self._forward(probe.expand(self.batch, *probe.shape[1:])) != 0
-            self._known["observed"] = None if bool(seen.all()) else seen
-        seen = self._known["observed"]
+            self._cache["observed"] = None if bool(seen.all()) else seen
+        seen = self._cache["observed"]
         return None if seen is None else seen.to(y.device, y.real.dtype)
 
     def select(self, rows: Tensor) -> Operator:
-        """The masks, filters and coils of these rows."""
+        """Return the operator with the masks, filters and coils of these rows."""
         if self.batch == 1:
             return self
         chosen = copy.copy(self)
         chosen.physics, chosen._rows = _twin(self.physics, rows), len(rows)
-        std, seen = self._std, self._known.get("observed")
+        std, seen = self._std, self._cache.get("observed")
         chosen._std = std[rows.to(std.device)] if isinstance(std, Tensor) else std
-        chosen._known = dict(self._known)
+        chosen._cache = dict(self._cache)
         if seen is not None:
-            chosen._known["observed"] = seen[rows.to(seen.device)]
+            chosen._cache["observed"] = seen[rows.to(seen.device)]
         return chosen
 
     def to(self, *args: torch.device | str | torch.dtype) -> Operator:
-        """The operator on another device; its precision remains that of the physics."""
+        """Return the operator on another device; its precision remains that of the physics."""
         moved = copy.copy(self)
         for target in args:
             if not isinstance(target, torch.dtype) and torch.device(target) != self._device:
                 clone = getattr(moved.physics, "clone", None) or (lambda: copy.deepcopy(self.physics))
-                moved.physics, moved._known = clone().to(target), {}
+                moved.physics, moved._cache = clone().to(target), {}
         return moved
 
     @property
     def batch(self) -> int:
-        """Rows of the parameters: 1 when shared by all items."""
+        """Number of rows of the parameters; 1 if all items share them."""
         return self._rows
 
     @property
     def noise_std(self) -> float | Tensor | None:
-        """Sigma of a Gaussian ``noise_model``, in units of the measurement."""
+        """Standard deviation of a Gaussian ``noise_model``, in units of the measurement."""
         return self._std
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """``A_adjoint(y)``, or A^T y by VJP."""
+        """Return ``A_adjoint(y)``, or A^T y by automatic differentiation."""
         self._require_linear("an adjoint")
         return linear_map(y, self._backward, self._forward) if self._has_adjoint else super().adjoint(y)
 
     def looks_unit_ranged(self, y: Tensor, std: float) -> bool:
-        """Whether y shows nothing darker than mid-grey, as of images in [0, 1] rather than [-1, 1]."""
+        """Return whether y has no value below mid-grey, which suggests images in [0, 1], not [-1, 1]."""
         if not self.linear or y.is_complex() or bool((y < -4.0 * std).any()):
             return False
         with torch.no_grad():
             white = self(torch.ones(self.batch, *self.input_shape(y.shape[1:]), device=y.device))
         if white.is_complex() or bool((white < -1e-6 * white.abs().max()).any()):
             return False
-        if 4.0 * std > 0.5 * float(white.max()):  # noise would hide the difference
-            return False
-        return bool(y.mean() > 0.1 * white.mean())
+        hidden = 4.0 * std > 0.5 * float(white.max())  # by the noise
+        return not hidden and bool(y.mean() > 0.1 * white.mean())
+
+    def warn_about_range(self, y: Tensor, std: float) -> None:
+        """Warn the caller's caller if y suggests images in [0, 1]."""
+        if self.looks_unit_ranged(y, std):
+            warnings.warn(
+                "images must be in [-1, 1], but no value of y is below mid-grey: for images in [0, 1], pass "
+                "lavps.operators.RescaledOperator(physics, 0, 1) instead of physics; otherwise, pass "
+                "lavps.operators.as_operator(physics) to silence this warning",
+                PixelRangeWarning,
+                stacklevel=3,
+            )
 
     @property
     def _has_adjoint(self) -> bool:
@@ -178,10 +191,10 @@ class PhysicsOperator(Operator):
         return z.to(dtype.to_complex() if z.is_complex() or (image and self._complex_images) else dtype)
 
     def _forward(self, x: Tensor) -> Tensor:
-        # A call may store things in the physics (sizes, caches): it gets a copy, so that threads do not meet.
+        # A copy per call: a call may modify the physics (sizes, caches), which is not thread-safe.
         y = _twin(self.physics).A(self._cast(x, image=True))
         if not isinstance(y, Tensor):
-            raise TypeError(f"{self!r} measures a {type(y).__name__}; concatenate its parts into one tensor")
+            raise TypeError(f"{self!r} returns a {type(y).__name__}; concatenate its parts into one tensor")
         if self._as_complex:
             y = torch.complex(y[:, 0], y[:, 1])
         return y.to(x.dtype.to_complex() if y.is_complex() else x.dtype)
@@ -196,17 +209,17 @@ class PhysicsOperator(Operator):
 
 
 def _tensors(physics: Any) -> list[tuple[str, Tensor]]:
-    """The parameters of A, by name; not those of the noise."""
-    named = (
-        [*physics.named_buffers(), *physics.named_parameters()] if hasattr(physics, "named_buffers") else []
-    )
+    """Return the parameters of A with their names, without those of the noise."""
+    if not hasattr(physics, "named_buffers"):
+        return []
+    named = [*physics.named_buffers(), *physics.named_parameters()]
     return [(name, value) for name, value in named if not name.startswith("noise_model.")]
 
 
 def _rows(physics: Any) -> int:
     sizes = {len(value) for name, value in _tensors(physics) if _is_per_item(physics, name, value)}
     if len(sizes) > 1:
-        raise ValueError(f"the parameters of the physics are for {sorted(sizes)} items: give one number")
+        raise ValueError(f"the physics has parameters for {sorted(sizes)} items: the numbers must agree")
     return sizes.pop() if sizes else 1
 
 
@@ -218,38 +231,32 @@ def _is_per_item(physics: Any, name: str, value: Tensor) -> bool:
 
 
 def _twin(physics: Any, rows: Tensor | None = None) -> Any:
-    """A copy that shares tensors, not the places that hold them; with ``rows``, of these items."""
-    if not isinstance(physics, torch.nn.Module):
-        return copy.copy(physics)
-    return _copied(physics, physics, "", rows)
+    """Return a copy of the physics that shares its tensors, or has those of the items ``rows``."""
 
+    def copied(module: Any, prefix: str = "") -> Any:
+        twin = copy.copy(module)
+        if not isinstance(module, torch.nn.Module):
+            return twin
+        buffers = dict(module._buffers)
+        for name, value in buffers.items():
+            if rows is not None and value is not None and _is_per_item(physics, prefix + name, value):
+                buffers[name] = value[rows.to(value.device)]
+        children = {name: copied(child, f"{prefix}{name}.") for name, child in module._modules.items()}
+        twin.__dict__.update(_buffers=buffers, _modules=children)
+        return twin
 
-def _copied(root: torch.nn.Module, module: torch.nn.Module, prefix: str, rows: Tensor | None) -> Any:
-    twin = copy.copy(module)
-    buffers = dict(module._buffers)
-    for name, value in buffers.items():
-        if rows is not None and value is not None and _is_per_item(root, prefix + name, value):
-            buffers[name] = value[rows.to(value.device)]
-    twin.__dict__["_buffers"] = buffers
-    twin.__dict__["_modules"] = {
-        name: child if child is None else _copied(root, child, f"{prefix}{name}.", rows)
-        for name, child in module._modules.items()
-    }
-    return twin
+    return copied(physics)
 
 
 def _precision(physics: Any) -> torch.dtype | None:
-    """The widest real precision among the parameters of A; None where it has none."""
-    kinds = [
-        value.real.dtype if value.is_complex() else value.dtype
-        for _, value in _tensors(physics)
-        if value.is_floating_point() or value.is_complex()
-    ]
-    return max(kinds, key=lambda kind: torch.finfo(kind).bits, default=None)
+    """Return the highest real precision among the parameters of A, if any."""
+    dtypes = [value.real.dtype for _, value in _tensors(physics)]
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return max(floating, key=lambda dtype: torch.finfo(dtype).bits, default=None)
 
 
 def _gaussian_std(noise_model: Any, factor: float) -> float | Tensor | None:
-    """Sigma of deepinv's GaussianNoise; None for any other law (several have a sigma of another meaning)."""
+    """Return sigma of deepinv's GaussianNoise; None for others, whose sigma may have another meaning."""
     if not any(kind.__name__ == "GaussianNoise" for kind in type(noise_model).__mro__):
         return None
     sigma = factor * torch.as_tensor(noise_model.sigma).detach()
@@ -263,19 +270,24 @@ def from_numpy(
     adjoint: Callable[[Array], Array] | None = None,
     vjp: Callable[[Array, Array], Array] | None = None,
 ) -> CallableOperator:
-    """A NumPy function (a simulator, another framework) as an operator.
+    """Convert a NumPy function (a simulator, another framework) to an operator.
 
     Args:
-        function: maps arrays (B, C, *spatial) to (B, *measurement), row by row, real or complex.
-        in_shape: image shape (C, *spatial).
-        linear: whether it is linear.
-        adjoint: A^T y (A^H y) of a linear function.
-        vjp: (x, v) -> J^T v of any other. Without adjoint and vjp there is no gradient, and only samplers
-            that need none can use the operator.
+        function: Function from arrays (B, C, *spatial) to real or complex arrays (B, *measurement) that
+            treats rows independently.
+        in_shape: Image shape (C, *spatial).
+        linear: Whether the function is linear.
+        adjoint: Product y -> A^T y (A^H y) of a linear function.
+        vjp: Product (x, v) -> J^T v of a nonlinear function. Without adjoint and vjp, only samplers that
+            need no gradient can use the operator.
+
+    Example:
+        >>> fourier = from_numpy(np.fft.fft, in_shape=(1, 4))
+        >>> fourier(torch.ones(1, 1, 4)).real
+        tensor([[[4., 0., 0., 0.]]])
     """
-    back = None if adjoint is None else _on_tensors(adjoint)
-    pull = None if vjp is None else _on_tensors(vjp)
-    return CallableOperator(_on_tensors(function), in_shape, linear, back, pull)
+    derivatives = (None if product is None else _on_tensors(product) for product in (adjoint, vjp))
+    return CallableOperator(_on_tensors(function), in_shape, linear, *derivatives)
 
 
 def _on_tensors(function: Callable[..., Array]) -> Callable[..., Tensor]:

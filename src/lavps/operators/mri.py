@@ -1,16 +1,13 @@
-r"""Magnetic resonance imaging: Fourier samples of an image as seen by several coils.
+r"""Magnetic resonance imaging: Fourier samples of an image from several coils.
 
 .. math:: y_n = M F (S_n \odot x), \qquad n = 1 \dots N,
 
 with :math:`S_n` the complex sensitivity of coil n, F the orthonormal Fourier transform over all spatial axes
-(its origin in the middle, as scanners store it) and M the mask of the samples taken. Measurements are complex
-tensors on the full grid, 0 where nothing was sampled; the noise's standard deviation is that of a complex
-entry, :math:`E|noise|^2 = std^2`. The image is real (one channel), or complex as a view of two real channels:
-a prior over real tensors serves both. The adjoint is
+(zero frequency in the middle) and M the sampling mask. Measurements are complex tensors on the full grid, 0
+where not sampled, with noise :math:`E|noise|^2 = std^2`. Images are real with one channel, or complex with
+two real channels. The adjoint, of which a real image takes the real part, is
 
-.. math:: A^H y = \sum_n \bar{S}_n \odot F^{-1} M y_n,
-
-of which a real image sees the real part.
+.. math:: A^H y = \sum_n \bar{S}_n \odot F^{-1} M y_n.
 """
 
 from __future__ import annotations
@@ -23,19 +20,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .autograd import linear_map
 from .base import Operator
-from .derivatives import linear_map
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MRI(Operator):
-    """(B, 1 or 2, *spatial) gives complex (B, N, *spatial).
+    """Masked multi-coil Fourier transform, from (B, 1 or 2, *spatial) to complex (B, N, *spatial).
 
     Args:
-        mask: 1 where a frequency was sampled, 0 elsewhere, (*spatial), zero frequency in the middle.
-        coils: complex sensitivities (N, *spatial); None for one coil that sees everything alike.
-        complex_image: images have two channels, real and imaginary part; otherwise one.
-        batched: the first axis of mask and coils counts items, or is 1: (B, *spatial), (B, N, *spatial).
+        mask: Mask (*spatial), 1 for sampled frequencies and 0 elsewhere, zero frequency in the middle.
+        coils: Complex sensitivities (N, *spatial); None for one coil of sensitivity 1.
+        complex_image: Whether images have two channels, real and imaginary part, instead of one.
+        batched: Whether mask and coils have a leading item axis, (B or 1, *spatial), (B or 1, N, *spatial).
+
+    Example:
+        >>> scanner = MRI(mask=torch.ones(4, 4))
+        >>> scanner(torch.ones(1, 1, 4, 4))[0, 0, 2].abs()
+        tensor([0., 0., 4., 0.])
     """
 
     mask: Tensor
@@ -46,8 +48,8 @@ class MRI(Operator):
     def __post_init__(self) -> None:
         mask = torch.as_tensor(self.mask)
         if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
-            raise ValueError("a mask holds 1 where a frequency is sampled and 0 elsewhere, nothing between")
-        # Copies, with an axis of items: the operator stays what it is when the caller's tensors change.
+            raise ValueError("a mask must be 1 where a frequency is sampled and 0 elsewhere, nothing between")
+        # Copies with an item axis, so that later changes of the caller's tensors do not affect the operator.
         mask = (mask != 0).clone() if self.batched else (mask != 0)[None].clone()
         coils = torch.ones_like(mask, dtype=torch.complex64)[:, None] if self.coils is None else self.coils
         coils = coils.clone() if self.batched or self.coils is None else coils[None].clone()
@@ -55,40 +57,39 @@ class MRI(Operator):
         if coils.ndim != mask.ndim + 1 or coils.shape[2:] != mask.shape[1:]:
             raise ValueError(
                 f"a mask {tuple(mask.shape[1:])} needs coils (N, {', '.join(map(str, mask.shape[1:]))}), got "
-                f"{tuple(coils.shape[-spatial - 1 :])}; one mask or set of coils an item: batched=True"
+                f"{tuple(coils.shape[-spatial - 1 :])}; pass batched=True for one mask or coil set per item"
             )
-        rows = {len(mask), len(coils)} - {1}
-        if len(rows) > 1:
-            raise ValueError(f"masks for {len(mask)} items, coils for {len(coils)}: give one, or as many")
+        if len({len(mask), len(coils)} - {1}) > 1:
+            raise ValueError(f"masks for {len(mask)} items, coils for {len(coils)}: pass one, or as many")
         object.__setattr__(self, "mask", mask)
         object.__setattr__(self, "coils", coils)
         object.__setattr__(self, "batched", True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """M F S x, complex (B, N, *spatial)."""
+        """Return M F S x, complex (B, N, *spatial)."""
         self._require_rows(x)
         channels = 2 if self.complex_image else 1
         if x.shape[1] != channels or x.shape[2:] != self.mask.shape[1:]:
             expected = (channels, *self.mask.shape[1:])
-            raise ValueError(f"{self!r} takes images {expected}, got {tuple(x.shape[1:])}")
+            raise ValueError(f"{self!r} needs images {expected}, got {tuple(x.shape[1:])}")
         return linear_map(x, self._forward, self._backward)
 
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """One channel, or two for a complex image, instead of the coils."""
+        """Return the shape with one channel, or two for a complex image, instead of the coils."""
         return (2 if self.complex_image else 1, *measurement_shape[1:])
 
     def observed(self, y: Tensor) -> Tensor:
-        """The mask, for every coil."""
+        """Return the mask, shape (B or 1, 1, *spatial)."""
         return self.mask[:, None].to(y.device, y.real.dtype)
 
     def select(self, rows: Tensor) -> Operator:
-        """The masks and coils of these rows."""
+        """Return the operator with the masks and coils of these rows."""
         rows = rows.to(self.mask.device)
         mask, coils = (part if len(part) == 1 else part[rows] for part in (self.mask, self._coils))
         return self if self.batch == 1 else MRI(mask, coils, self.complex_image, batched=True)
 
     def to(self, *args: torch.device | str | torch.dtype) -> Operator:
-        """The operator on another device; it follows the precision of its images."""
+        """Return the operator on another device; its precision is that of the images."""
         mask, coils = self.mask, self._coils
         for target in args:
             if not isinstance(target, torch.dtype):
@@ -97,16 +98,16 @@ class MRI(Operator):
 
     @property
     def batch(self) -> int:
-        """Number of masks or sets of coils: 1 when shared by all items."""
+        """Number of masks or sets of coils; 1 if all items share them."""
         return max(len(self.mask), len(self._coils))
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """A^H y, (B, 1 or 2, *spatial)."""
+        """Return A^H y, shape (B, 1 or 2, *spatial)."""
         return linear_map(y, self._backward, self._forward)
 
     @property
     def _coils(self) -> Tensor:
-        assert self.coils is not None  # filled in by __post_init__
+        assert self.coils is not None  # set by __post_init__
         return self.coils
 
     @property
@@ -120,8 +121,8 @@ class MRI(Operator):
         return torch.where(self.mask[:, None].to(x.device), samples, 0.0)
 
     def _backward(self, y: Tensor) -> Tensor:
-        kept = torch.fft.ifftshift(torch.where(self.mask[:, None].to(y.device), y, 0.0), dim=self._axes)
-        seen = torch.fft.fftshift(torch.fft.ifftn(kept, dim=self._axes, norm="ortho"), dim=self._axes)
+        masked = torch.fft.ifftshift(torch.where(self.mask[:, None].to(y.device), y, 0.0), dim=self._axes)
+        seen = torch.fft.fftshift(torch.fft.ifftn(masked, dim=self._axes, norm="ortho"), dim=self._axes)
         image = (self._coils.to(y).conj() * seen).sum(1)
         return torch.stack([image.real, image.imag], 1) if self.complex_image else image.real[:, None]
 

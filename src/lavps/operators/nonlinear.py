@@ -1,11 +1,11 @@
 r"""Nonlinear operators: clipped exposure, Fourier magnitudes, JPEG compression.
 
-- high dynamic range: :math:`y = \mathrm{clip}(c\, x, -1, 1)`;
-- phase retrieval: :math:`y = |F P (x + 1) / 2|`, the magnitude of the orthonormal Fourier transform of the
-  image, mapped to [0, 1] and padded with zeros;
-- JPEG: :math:`y = \mathrm{clip}(T^{-1} Q\, \mathrm{round}(T x / Q), -1, 1)` with :math:`T` the change to
-  YCbCr followed by the cosine transform of 8 x 8 blocks and :math:`Q` the standard's quantisation tables.
-  Rounding has no useful derivative; its gradient is taken as that of the identity (straight-through).
+- High dynamic range: :math:`y = \mathrm{clip}(c\, x, -1, 1)`.
+- Phase retrieval: :math:`y = |F P (x + 1) / 2|`, the magnitude of the orthonormal Fourier transform of the
+  image, mapped to [0, 1] and zero-padded.
+- JPEG: :math:`y = \mathrm{clip}(T^{-1} Q\, \mathrm{round}(T x / Q), -1, 1)` with :math:`T` the conversion to
+  YCbCr and the cosine transform of 8 x 8 blocks, and :math:`Q` the quantization tables of the standard. The
+  gradient of rounding is that of the identity (straight-through).
 
 References:
     - ITU-T T.81, Digital compression and coding of continuous-tone still images, Annex K, 1992.
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Operator
+from .base import Operator, SameShapeOperator
 
 # Y = 0.299 R + 0.587 G + 0.114 B; Cb and Cr are B - Y and R - Y scaled to the range of Y.
 _LUMA = np.array([0.299, 0.587, 0.114])
@@ -60,11 +60,11 @@ _CHROMINANCE = (
 
 
 @dataclass(frozen=True)
-class HDRClip(Operator):
-    """Over-exposure: images scaled and clipped, y = clip(scale x, -1, 1), of the image's shape.
+class HDRClip(SameShapeOperator):
+    """Overexposure y = clip(scale x, -1, 1).
 
     Args:
-        scale: the exposure; what lies beyond 1 / scale is lost.
+        scale: Exposure; values beyond 1 / scale in magnitude are clipped.
     """
 
     linear: ClassVar[bool] = False
@@ -75,23 +75,29 @@ class HDRClip(Operator):
             raise ValueError(f"the scale of HDRClip must be positive, got {self.scale}")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """clip(scale x, -1, 1), shape (B, C, *spatial)."""
+        """Return clip(scale x, -1, 1), shape (B, C, *spatial)."""
         return (self.scale * x).clamp(-1.0, 1.0)
 
-    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The measurement's own shape."""
-        return tuple(measurement_shape)
+    def jvp(self, x: Tensor, u: Tensor) -> Tensor:
+        """Return scale u where the image is not clipped, 0 elsewhere."""
+        return torch.where((self.scale * x).abs() <= 1.0, self.scale * u, 0.0)
+
+    def vjp(self, x: Tensor, z: Tensor) -> Tensor:
+        """Return the same; the Jacobian is diagonal."""
+        return self.jvp(x, z)
 
 
 @dataclass(frozen=True)
 class PhaseRetrieval(Operator):
-    """Fourier magnitudes of the image in [0, 1], zero-padded along every spatial axis.
-
-    (B, C, *spatial) gives real (B, C, *padded) with padded = round(oversampling n), at least n.
+    """Fourier magnitudes (B, C, *padded) of the image mapped to [0, 1], padded = round(oversampling n).
 
     Args:
-        oversampling: size of the transform relative to the image; 2 determines almost every image up to
-            shift and reflection.
+        oversampling: Size of the transform relative to the image, at least 1. With 2, almost every image is
+            determined up to shift and reflection.
+
+    Example:
+        >>> PhaseRetrieval(oversampling=2.0)(torch.zeros(1, 3, 8, 8)).shape
+        torch.Size([1, 3, 16, 16])
     """
 
     linear: ClassVar[bool] = False
@@ -102,28 +108,26 @@ class PhaseRetrieval(Operator):
             raise ValueError(f"oversampling must be at least 1, got {self.oversampling}")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """|F P (x + 1) / 2|, shape (B, C, *padded)."""
+        """Return |F P (x + 1) / 2|, shape (B, C, *padded)."""
         padded = [round(self.oversampling * n) for n in x.shape[2:]]
         spectrum = torch.fft.fftn((x + 1.0) / 2.0, s=padded, dim=tuple(range(2, x.ndim)), norm="ortho")
-        # torch takes the gradient of the modulus at 0 as 0, a subgradient: finite everywhere.
+        # The gradient of the modulus at 0 is 0 in torch, so it is finite everywhere.
         magnitude: Tensor = spectrum.abs()
         return magnitude
 
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """Each spatial size divided by the oversampling."""
+        """Return the shape with each spatial size divided by the oversampling."""
         channels, *padded = measurement_shape
-        # round() undoes round(): the padded size is within half a pixel of oversampling * n.
+        # Exact, since the padded size is within half a pixel of oversampling * n.
         return (channels, *[round(m / self.oversampling) for m in padded])
 
 
 @dataclass(frozen=True)
-class JPEG(Operator):
-    """JPEG compression and decompression without chroma subsampling; y has the image's shape.
-
-    Images are grey or RGB of any size, with [-1, 1] standing for 0..255.
+class JPEG(SameShapeOperator):
+    """JPEG compression without chroma subsampling, for grey or RGB images; [-1, 1] represents 0..255.
 
     Args:
-        quality: 1 (coarsest) to 100, as in the Independent JPEG Group's software.
+        quality: Quality from 1 (coarsest) to 100, as defined by the Independent JPEG Group's software.
     """
 
     linear: ClassVar[bool] = False
@@ -131,38 +135,33 @@ class JPEG(Operator):
 
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
-            raise ValueError(f"the quality of JPEG lies between 1 and 100, got {self.quality}")
+            raise ValueError(f"JPEG quality must be between 1 and 100, got {self.quality}")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The decompressed images, shape (B, 1 or 3, H, W)."""
+        """Return the decompressed images, shape (B, 1 or 3, H, W)."""
         if x.ndim != 4 or x.shape[1] not in (1, 3):
-            raise ValueError(f"JPEG takes images (B, 1 or 3, H, W), got {tuple(x.shape)}")
+            raise ValueError(f"JPEG needs images (B, 1 or 3, H, W), got {tuple(x.shape)}")
         height, width = x.shape[2:]
         levels = torch.nn.functional.pad(x, (0, -width % 8, 0, -height % 8), mode="replicate") * 127.5
-        levels = levels - 0.5  # 0..255 minus 128; the chroma rows sum to 0, so all planes are centred
+        levels = levels - 0.5  # 0..255 minus 128; the chroma rows sum to 0, so all planes are centred at 0
         if x.shape[1] == 3:
             levels = torch.einsum("ij,bjhw->bihw", x.new_tensor(_TO_YCBCR), levels)
-        # Planes and pixels have 8 bits, before the coefficients are rounded and after.
-        levels = _round(self._quantise(_round(levels)))
+        # Planes and pixels are rounded to 8 bits before and after the coefficients are.
+        levels = _round(self._quantize(_round(levels)))
         if x.shape[1] == 3:
             levels = _round(torch.einsum("ij,bjhw->bihw", x.new_tensor(_TO_RGB), levels))
         return ((levels[:, :, :height, :width] + 0.5) / 127.5).clamp(-1.0, 1.0)
 
-    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The measurement's own shape."""
-        return tuple(measurement_shape)
-
-    def _quantise(self, planes: Tensor) -> Tensor:
+    def _quantize(self, planes: Tensor) -> Tensor:
         """Round the cosine coefficients of 8 x 8 blocks to multiples of the tables; (B, C, H, W)."""
-        cosine = planes.new_tensor(_COSINE)
-        table = self._tables(planes)
+        cosine, table = planes.new_tensor(_COSINE), self._tables(planes)
         blocks = planes.reshape(*planes.shape[:2], planes.shape[2] // 8, 8, -1, 8)
         ratio = _round(torch.einsum("ui,bchiwj,vj->bchuwv", cosine, blocks, cosine) / table)
         blocks = torch.einsum("ui,bchuwv,vj->bchiwj", cosine, ratio * table, cosine)
         return blocks.flatten(4, 5).flatten(2, 3)
 
     def _tables(self, planes: Tensor) -> Tensor:
-        """The quantisation tables at this quality, shape (C, 1, 8, 1, 8)."""
+        """Return the quantization tables at this quality, shape (C, 1, 8, 1, 8)."""
         scale = 5000 // self.quality if self.quality < 50 else 200 - 2 * self.quality
         tables = [_LUMINANCE, _CHROMINANCE, _CHROMINANCE][: planes.shape[1]]
         scaled = [[min(max((entry * scale + 50) // 100, 1), 255) for entry in table] for table in tables]
@@ -170,5 +169,5 @@ class JPEG(Operator):
 
 
 def _round(x: Tensor) -> Tensor:
-    """The nearest integers, with the gradient of the identity."""
+    """Round to the nearest integers, with the gradient of the identity."""
     return x + (x.round() - x).detach()

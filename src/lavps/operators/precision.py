@@ -1,85 +1,57 @@
-"""Operators that keep their precision where networks are allowed to lose theirs.
+"""Operators in full precision inside ``torch.autocast``.
 
-Training in mixed precision runs the whole loss inside ``torch.autocast``, which turns every product of
-matrices and every convolution into bfloat16: right for a network, wrong for a measurement, whose rounding
-(1e-2) would exceed the noise it is compared with.
+Training in mixed precision runs the whole loss under ``torch.autocast``, which casts matrix products and
+convolutions to bfloat16. For a measurement that rounding error (1e-2) would exceed the noise.
 """
 
 from __future__ import annotations
 
 __all__ = ["FullPrecision", "in_full_precision"]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .base import Operator
+from .base import Operator, WrappedOperator
 
 
-class FullPrecision(Operator):
-    """An operator, the same inside of ``torch.autocast`` as outside.
+class FullPrecision(WrappedOperator):
+    """Operator that ``torch.autocast`` does not affect.
 
     Args:
-        operator: which.
+        operator: Wrapped operator A.
     """
 
-    linear: bool  # type: ignore[misc]
-
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-        self.linear = operator.linear
+    def _wrap(self, operator: Operator) -> Operator:
+        return FullPrecision(operator)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A(x)."""
+        """Return A(x)."""
         return _exactly(self.operator, x)
 
-    def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
-        """The operator's own."""
-        return self.operator.input_shape(measurement_shape)
-
-    def observed(self, y: Tensor) -> Tensor | None:
-        """The operator's own."""
-        return self.operator.observed(y)
-
-    def select(self, rows: Tensor) -> Operator:
-        """The operator of these rows."""
-        return FullPrecision(self.operator.select(rows))
-
-    def to(self, *args: torch.device | str | torch.dtype) -> Operator:
-        """The operator on another device or in another dtype."""
-        return FullPrecision(self.operator.to(*args))
-
-    @property
-    def batch(self) -> int:
-        """Rows of the parameters."""
-        return self.operator.batch
-
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
-        """J^T v."""
+        """Return J^T v with J the Jacobian of A at x."""
         return _exactly(self.operator.vjp, x, v)
 
     def jvp(self, x: Tensor, u: Tensor) -> Tensor:
-        """J u."""
+        """Return J u with J the Jacobian of A at x."""
         return _exactly(self.operator.jvp, x, u)
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """A^T y."""
+        """Return A^T y."""
         return _exactly(self.operator.adjoint, y)
 
     def pseudo_inverse(
         self, y: Tensor, damping: float = 0.0, iterations: int = 100, tolerance: float = 1e-6
     ) -> Tensor:
-        """A^+ y."""
+        """Return (A^T A + damping I)^+ A^T y."""
         return _exactly(self.operator.pseudo_inverse, y, damping, iterations, tolerance)
 
     def norm(self, x: Tensor, iterations: int = 30) -> Tensor:
-        """Largest singular value of the Jacobian at x, per row (B,)."""
+        """Return the largest singular value of the Jacobian at x, shape (B,)."""
         return _exactly(self.operator.norm, x, iterations)
-
-    def __repr__(self) -> str:
-        return f"FullPrecision({self.operator!r})"
 
 
 def _exactly(function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
@@ -89,5 +61,5 @@ def _exactly(function: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Ten
 
 
 def in_full_precision(operator: Operator, device: torch.device) -> Operator:
-    """The operator, wrapped where autocast is on; elsewhere itself."""
+    """Return the operator, wrapped in :class:`FullPrecision` if autocast is enabled."""
     return FullPrecision(operator) if torch.is_autocast_enabled(device.type) else operator

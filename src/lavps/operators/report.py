@@ -1,4 +1,4 @@
-"""What a check of an operator found, as a record that prints itself."""
+"""Findings of a check of an operator."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OperatorReport:
-    """What :func:`check` found. Errors are relative, the largest over the batch; None where not measured.
+    """Findings of :func:`check`; errors are relative, maxima over the batch, and None if not measured.
 
     Attributes:
-        operator: the operator's name.
-        declared_linear: what the operator says of itself.
-        image_shape: (C, *spatial).
-        measurement_shape: shape of a measurement, without batch.
-        adjoint_error: dot test, <A u, v> against <u, A^T v> (nonlinear: of the Jacobian).
-        linearity_error: A(a x + b u) against a A x + b A u; measured whatever is declared.
-        gradient_error: the Jacobian along a direction, against finite differences of A (nonlinear only).
-        deterministic: A(x) == A(x).
-        batch_independent: every row of a batch equals the call on that row alone.
-        preserves_dtype: float32 and float64 (or their complex partners) come out as they went in.
-        differentiable: torch can differentiate A.
-        device: the device, besides the CPU, on which A was tried.
-        problems: what breaks the contract and what to do about it.
-        notes: what is worth knowing and breaks nothing.
+        operator: Name of the operator.
+        declared_linear: Whether the operator is declared linear.
+        image_shape: Image shape (C, *spatial).
+        measurement_shape: Shape of a measurement, without batch.
+        adjoint_error: Error of the dot test <A u, v> = <u, A^T v> (nonlinear: for the Jacobian).
+        linearity_error: Difference between A(a x + b u) and a A x + b A u, also for nonlinear operators.
+        gradient_error: Difference between J u and finite differences of A (nonlinear only).
+        deterministic: Whether two evaluations of A(x) agree.
+        batch_independent: Whether each row of a batch equals the evaluation of that row alone.
+        preserves_dtype: Whether float32 and float64 (or their complex counterparts) are preserved.
+        differentiable: Whether torch can differentiate A.
+        device: Device besides the CPU on which A was tested.
+        problems: Violations of the contract, with advice.
+        notes: Remarks that are not violations.
     """
 
     operator: str
@@ -45,19 +45,18 @@ class OperatorReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing breaks the contract."""
+        """Whether there are no problems."""
         return not self.problems
 
     def __str__(self) -> str:
         kind = "linear" if self.declared_linear else "nonlinear"
         lines = [f"{self.operator} ({kind}): {'ok' if self.ok else f'{len(self.problems)} problem(s)'}"]
         lines.append(f"  images {self.image_shape} -> measurements {self.measurement_shape}")
-        for name in ("adjoint_error", "linearity_error", "gradient_error"):
-            value = getattr(self, name)
-            lines += [] if value is None else [f"  {name.replace('_', ' ')}: {value:.1e}"]
-        for name in ("deterministic", "batch_independent", "preserves_dtype", "differentiable"):
-            value = getattr(self, name)
-            lines += [] if value is None else [f"  {name.replace('_', ' ')}: {'yes' if value else 'NO'}"]
-        lines += [] if self.device is None else [f"  tried on: {self.device}"]
+        errors = "adjoint_error", "linearity_error", "gradient_error"
+        for name in (*errors, "deterministic", "batch_independent", "preserves_dtype", "differentiable"):
+            if (value := getattr(self, name)) is not None:
+                text = f"{value:.1e}" if name in errors else "yes" if value else "NO"
+                lines.append(f"  {name.replace('_', ' ')}: {text}")
+        lines += [] if self.device is None else [f"  tested on: {self.device}"]
         lines += [f"  PROBLEM: {problem}" for problem in self.problems]
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])

@@ -1,24 +1,24 @@
 """Priors: the denoiser protocol, adapters for networks, and exact Gaussian and mixture priors."""
 
-from .base import Prior, Ranged, Rescheduled
+from .adapters import EDMPrior, NetworkPrior
+from .counting import CountingPrior
 from .interop import AzulaDenoiser, AzulaPrior, DeepinvDenoiser, from_deepinv
 from .latent import LatentPrior
-from .metered import MeteredPrior
 from .mixture import GaussianMixturePrior, GaussianPrior
-from .networks import EDMPrior, NetworkPrior
+from .protocol import Prior, RescaledPrior, Rescheduled
 
 __all__ = [
     "AzulaDenoiser",
     "AzulaPrior",
+    "CountingPrior",
     "DeepinvDenoiser",
     "EDMPrior",
     "GaussianMixturePrior",
     "GaussianPrior",
     "LatentPrior",
-    "MeteredPrior",
     "NetworkPrior",
     "Prior",
-    "Ranged",
+    "RescaledPrior",
     "Rescheduled",
     "from_deepinv",
 ]

@@ -1,32 +1,35 @@
-"""Networks in half precision, everything around them in full.
+"""Networks in half precision, with samplers in full precision.
 
-A network computes in bfloat16 what it would in float32, at up to twice the speed and half the memory; the
-state of a sampler, its schedule, its likelihood and its noise must not lose their digits. So the network
-alone runs under ``torch.autocast``, and what leaves it is of the dtype that went in.
+In bfloat16 a network takes up to half the time and half the memory. The sampler state, the schedule, the
+likelihood and the noise need full precision, so only the network runs under ``torch.autocast``, and its
+output is cast to the dtype of its input.
 """
 
 from __future__ import annotations
 
-__all__ = ["Autocast", "in_half", "with_autocast"]
+__all__ = ["PRECISIONS", "Autocast", "Precision", "in_half", "with_autocast"]
 
 import copy
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .networks import EDMPrior, NetworkPrior
+from .adapters import EDMPrior, NetworkPrior
 
 _CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 P = TypeVar("P", bound=NetworkPrior | EDMPrior)
 
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class Autocast(nn.Module):
-    """A network, computed under autocast.
+    """A network evaluated under autocast.
 
     Args:
-        network: called with images (B, C, *spatial) first, returns a tensor. Its weights are shared.
-        dtype: bfloat16 has the range of float32; float16, which has not, is for networks trained in it.
+        network: Function of images (B, C, *spatial) and further arguments; the weights are shared.
+        dtype: bfloat16, which has the range of float32, or float16 for networks trained in it.
     """
 
     def __init__(self, network: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
@@ -35,17 +38,16 @@ class Autocast(nn.Module):
         self.dtype = dtype
 
     def forward(self, x: Tensor, *arguments: Any, **named: Any) -> Tensor:
-        """What the network returns, in the dtype of x."""
+        """Return the output of the network in the dtype of x."""
         with torch.autocast(x.device.type, self.dtype):
             output: Tensor = self.network(x, *arguments, **named)
         return output.to(x.dtype)
 
 
 def in_half(network: nn.Module, dtype: torch.dtype = torch.bfloat16) -> Autocast:
-    """A copy of a network for sampling under autocast: the weights it would cast at every call are cast once.
+    """Return a copy of a network for inference under autocast, its weights cast once instead of per call.
 
-    What it answers is the same to the last bit; at batch 1, where reading the weights is a good part of the
-    work, it comes sooner.
+    The output is bit-identical; at batch size 1, where reading weights dominates, the copy is faster.
     """
     half = copy.deepcopy(network).requires_grad_(False)
     for module in half.modules():
@@ -55,9 +57,9 @@ def in_half(network: nn.Module, dtype: torch.dtype = torch.bfloat16) -> Autocast
 
 
 def with_autocast(prior: P, dtype: torch.dtype = torch.bfloat16) -> P:
-    """A prior whose network is :func:`in_half`, with the same weights (and hash); the given one stays."""
+    """Return a copy of a prior whose network is :func:`in_half`; weights and hash stay the same."""
     if not isinstance(getattr(prior, "network", None), nn.Module):
-        raise TypeError(f"{type(prior).__name__} has no network of torch to run in {dtype}")
+        raise TypeError(f"{type(prior).__name__} has no torch network to run in {dtype}")
     half = copy.copy(prior)
     assert isinstance(prior.network, nn.Module)
     half.network = in_half(prior.network, dtype)

@@ -1,32 +1,18 @@
-"""What a practitioner runs: files restored, in and out, by priors on images of any size."""
+"""Restoration of image files with diffusion priors, for images of any size."""
 
-from .images import ImageError, ImageFile, Metadata, match_channels
-from .job import Job, Workshop
+from .forecast import RunForecast
+from .job import FileRestorer, RestorationConfig
 from .manifest import Manifest
-from .measuring import Measured, Measuring
-from .presets import Settings
-from .reading import read_image
 from .restorer import Restorer, restore
-from .tiling import TiledPrior, tiled_model
-from .writing import encode_image, write_atomically, write_image
+from .spec import MeasuredFile, MeasurementSpec
 
 __all__ = [
-    "ImageError",
-    "ImageFile",
-    "Job",
+    "FileRestorer",
     "Manifest",
-    "Measured",
-    "Measuring",
-    "Metadata",
+    "MeasuredFile",
+    "MeasurementSpec",
+    "RestorationConfig",
     "Restorer",
-    "Settings",
-    "TiledPrior",
-    "Workshop",
-    "encode_image",
-    "match_channels",
-    "read_image",
+    "RunForecast",
     "restore",
-    "tiled_model",
-    "write_atomically",
-    "write_image",
 ]

@@ -1,119 +1,184 @@
-"""A job of restoration: plain values that say how files are restored, and the workshop that does it.
+"""A job of restoration: the configuration in plain values, and the object that restores them.
 
-A :class:`Job` pickles; a :class:`Workshop` holds what it loads, once, and restores one file after another. A
-command, a service or a worker of a cluster makes a workshop and gives it files.
+A :class:`RestorationConfig` pickles. A :class:`FileRestorer` loads its models once and restores one file
+after another. A command, a service or a worker of a cluster makes one and gives it files.
 """
 
 from __future__ import annotations
 
-__all__ = ["Job", "Workshop"]
+__all__ = ["FileRestorer", "RestorationConfig"]
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
+from ..checkpoints import local_copy
+from ..io.atomic import write_atomically
 from ..priors import LatentPrior
-from ..priors.foreign import local_copy
+from ..priors.precision import Precision
+from ..samplers import Settings
 from ..samplers.base import Step
-from .files import ITEM, RestoredFile, named, output_names, restore_file, suffix_for
-from .manifest import Manifest, file_record, model_record, verdict, versions
-from .measuring import Measured, Measuring
-from .memory import AtOnce, within_memory
-from .pacing import Pace, within_budget
-from .presets import Quality, Settings, front_for, of_quality
+from .degraded import script_of
+from .files import ITEM, RestoredFile, named, output_names, restore_files, suffix_for
+from .forecast import RunForecast, evaluation_seconds, forecast
+from .manifest import Manifest, assessment, file_record, model_record, versions
+from .memory import BatchLimits, within_memory
+from .pacing import PassTimes, within_budget
+from .presets import Quality, chosen, front_for
+from .preview import Preview, preview_name
 from .restorer import Restorer
-from .writing import write_atomically
+from .schedules import TunedSchedule
+from .spec import MeasuredFile, MeasurementSpec
 
 
 @dataclass(frozen=True)
-class Job:
-    """How files are restored.
+class RestorationConfig:
+    """Configuration of a restoration.
 
     Attributes:
-        prior: model folder, checkpoint of another library, or Hub id.
-        model: folder or Hub id of an inference model.
-        measuring: how the files were measured.
-        samples: N of every file.
-        seed: of the sampler's noise.
-        settings: of the sampler; default what quality or budget choose.
+        prior: Model folder, checkpoint of another library, or Hub id.
+        model: Folder or Hub id of an inference model.
+        measuring: Measurement of the files.
+        samples: Number of samples per file.
+        seed: Seed of the sampler's noise.
+        settings: Settings of the sampler, instead of the next four.
+        schedule: Learned schedule, instead of the next three.
         quality: "fast", "balanced" or "best"; default "balanced".
-        budget: seconds a file, instead of a quality.
-        batch_size: samples at a time; default all. Where memory runs out it is halved, and so is the next.
-        tile_batch: windows at a time.
-        device: where to compute.
-        label: the class, for a class-conditional prior of another library.
+        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
+        budget: Seconds per file, instead of a quality.
+        batch_size: Samples per batch; default all. When memory runs out, this and the next are halved.
+        tile_batch: Windows per denoiser call.
+        device: Device of the computation.
+        label: Class, for a class-conditional prior of another library.
+        precision: Precision of the prior's network.
+        compiled: Whether the prior's network is compiled.
+
+    Example:
+        >>> spec = MeasurementSpec("sr4", noise=0.02)
+        >>> RestorationConfig("zoo/faces64", measuring=spec, samples=4).quality is None
+        True
     """
 
     prior: str
     model: str | None = None
-    measuring: Measuring = Measuring()
+    measuring: MeasurementSpec = MeasurementSpec()
     samples: int = 1
     seed: int = 0
     settings: Settings | None = None
+    schedule: TunedSchedule | None = None
     quality: Quality | None = None
+    evaluations: int | None = None
     budget: float | None = None
     batch_size: int | None = None
     tile_batch: int = 16
     device: str = "cpu"
     label: int | None = None
+    precision: Precision = "fp32"
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.tile_batch < 1 or (self.batch_size or 1) < 1:
-            raise ValueError("numbers of samples, rows and windows must be at least 1")
-        if self.quality is not None and self.budget is not None:
-            raise ValueError("give --quality or --budget, not both: a budget chooses the best that fits it")
+            raise ValueError("samples, batch_size and tile_batch must be at least 1")
+        costs = (self.schedule, self.quality, self.evaluations, self.budget)
+        if sum(given is not None for given in costs) > 1:
+            raise ValueError("give one of --quality, --evaluations, --schedule and --budget")
+        if self.schedule is not None and self.model is not None:
+            raise ValueError("give --schedule or --inference-model: a learned schedule uses no model")
+
+    def load(self, settings: Settings | None = None) -> Restorer:
+        """Load the models, with other settings if they are given."""
+        return Restorer.load(
+            self.prior,
+            self.model,
+            settings or self.settings,
+            self.device,
+            self.tile_batch,
+            self.label,
+            self.precision,
+            self.compiled,
+        )
 
 
-class Workshop:
-    """What a job needs, loaded; restores files.
+class FileRestorer:
+    """Models of a job, loaded once; restores files.
 
     Args:
-        job: how.
+        job: Configuration.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RestorationConfig) -> None:
         job.measuring.check()
         self.job = job
-        self.restorer = Restorer.load(
-            job.prior, job.model, job.settings, job.device, job.tile_batch, job.label
-        )
+        self.restorer = job.load()
         self._folder = local_copy(job.model or job.prior)
-        self._at_once = AtOnce(min(job.batch_size or job.samples, job.samples), job.tile_batch)
-        self._paces: dict[tuple[int, ...], Pace] = {}
+        self._at_once = BatchLimits(min(job.batch_size or job.samples, job.samples), job.tile_batch)
+        self._paces: dict[tuple[int, ...], PassTimes] = {}
+        self._evaluation_seconds: dict[tuple[int, ...], float] = {}
+
+    def forecast(self, file: Path) -> RunForecast:
+        """Return size, cost and predicted time of a restoration, without sampling."""
+        measured = self.job.measuring.read(file, self.restorer.image_shape)
+        restorer, how, _ = self._equipped(measured)
+        return self._forecast(measured, restorer, how)
 
     def restore(
-        self, file: Path, output: Path | None = None, callback: Callable[[Step], bool | None] | None = None
+        self,
+        file: Path,
+        output: Path | None = None,
+        callback: Callable[[Step], bool | None] | None = None,
+        *,
+        announce: Callable[[RunForecast], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> tuple[RestoredFile, Manifest]:
-        """Restore a file, and write what came of it, the manifest last.
+        """Restore a file, and write the outputs, the manifest last.
 
         Args:
-            file: the measurement.
-            output: a folder, or the name (out.png) of the restored picture, which the names of the files
-                beside it then begin with; None writes nothing.
-            callback: called after every step; a true return value stops.
+            file: Measurement.
+            output: Folder, or name (out.png) of the restored image, whose stem all outputs share; None writes
+                nothing.
+            callback: Function called after every step; a true return value stops the sampler.
+            announce: Function called with the forecast, before sampling.
+            progress: Function called with the number of new denoiser evaluations (:class:`Restorer`).
+
+        A run that takes long refreshes a preview beside the outputs, which is removed at the end.
         """
         job = self.job
         measured = job.measuring.read(file, self.restorer.image_shape)
-        restorer, chosen, notes = self._equipped(measured)
+        restorer, how, notes = self._equipped(measured)
+        if announce is not None:
+            announce(self._forecast(measured, restorer, how))
+        folder, stem = named(output, file)
+        preview = None
+        if output is not None:
+            preview = Preview(folder / preview_name(stem), measured.like, restorer.pictures)
 
-        def attempt(at_once: AtOnce) -> RestoredFile:
-            equipped = replace(restorer, tile_batch=at_once.windows)
-            return restore_file(equipped, measured, job.samples, job.seed, at_once.rows, job.device, callback)
+        def after(step: Step) -> bool | None:
+            if preview is not None:
+                preview(step)
+            return None if callback is None else callback(step)
 
-        restored, at_once = within_memory(attempt, self._at_once)
+        def attempt(at_once: BatchLimits) -> RestoredFile:
+            equipped = replace(restorer, tile_batch=at_once.windows, progress=progress)
+            rows, device = at_once.rows, job.device
+            return restore_files(equipped, [measured], job.samples, [job.seed], rows, device, after)[0]
+
+        try:
+            restored, at_once = within_memory(attempt, self._at_once)
+        finally:
+            if preview is not None:
+                preview.remove()
         if at_once != self._at_once:
             notes.append(f"memory ran out: {at_once.rows} sample(s), {at_once.windows} window(s) at a time")
-        self._at_once = at_once  # of files to come, too
-        (folder, stem), suffix = named(output, file), suffix_for(file, measured.like)
+        self._at_once = at_once  # also for the next files
+        suffix = suffix_for(file, measured.like)
         contents = {} if output is None else restored.outputs(stem, suffix)
         if job.samples == 1:
-            notes.append("one sample is one plausible picture and has no spread: take more samples to see it")
-        manifest = self._manifest(file, folder, restored, restorer.settings, chosen)
+            notes.append("one sample is one plausible image: draw more with --samples to see the uncertainty")
         manifest = replace(
-            manifest,
+            self._manifest(file, folder, restored, restorer.settings, how),
             outputs={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
             notes=[*measured.notes, *notes],
         )
@@ -123,41 +188,56 @@ class Workshop:
             write_atomically(folder / name, content)
         return restored, manifest
 
-    def _equipped(self, measured: Measured) -> tuple[Restorer, dict[str, object], list[str]]:
-        """The restorer with the settings for this file, how they were chosen, and what to say of it."""
+    def _forecast(self, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]) -> RunForecast:
+        job, shape = self.job, measured.problem.image_shape
+        if isinstance(restorer.prior, LatentPrior):  # the decoder's share is unknown
+            return forecast(restorer, measured, job.samples, None)
+        if shape not in self._evaluation_seconds:
+
+            def timed(at_once: BatchLimits) -> float:
+                sized = replace(restorer, tile_batch=at_once.windows)
+                return evaluation_seconds(sized, measured, at_once.rows, job.device, job.compiled)
+
+            self._evaluation_seconds[shape], self._at_once = within_memory(timed, self._at_once)
+        expected = forecast(restorer, measured, job.samples, self._evaluation_seconds[shape])
+        predicted = how.get("predicted_seconds")
+        return replace(expected, seconds=predicted) if isinstance(predicted, float) else expected
+
+    def _equipped(self, measured: MeasuredFile) -> tuple[Restorer, Mapping[str, object], list[str]]:
+        """Return the restorer with the settings of this file, how they were chosen, and notes."""
         job = self.job
         if job.settings is not None:
             return self.restorer, {}, []
+        if job.schedule is not None:
+            spec = measured.measuring
+            job.schedule.check(self.restorer.hashes[0], spec.task, spec.noise)
+            return replace(self.restorer, settings=job.schedule.settings), {}, []
         latent = isinstance(self.restorer.prior, LatentPrior)
         front = front_for(self._folder, job.model is not None, measured.measuring.task, latent)
         if job.budget is None:
-            quality = job.quality or "balanced"
-            return self.restorer.using(of_quality(front, quality)), {"quality": quality}, []
+            quality = {"quality": job.quality or "balanced"}
+            how = quality if job.evaluations is None else {"evaluations": job.evaluations}
+            return self.restorer.using(chosen(front, job.quality, job.evaluations)), how, []
         shape = measured.problem.image_shape
         if shape not in self._paces:
             problem = measured.problem.to(job.device)
 
-            def timed(at_once: AtOnce) -> Pace:
+            def timed(at_once: BatchLimits) -> PassTimes:
                 restorer = replace(self.restorer, tile_batch=at_once.windows)
                 return restorer.pace(problem, job.samples, at_once.rows)
 
             self._paces[shape], self._at_once = within_memory(timed, self._at_once)
         seconds = [self._paces[shape].predict(entry) for entry in front]
         index, fits = within_budget(front, seconds, job.budget)
-        notes = []
-        if not fits:
-            notes.append(
-                f"no settings fit {job.budget:g} s: the cheapest were taken, about {seconds[index]:.2g} s"
-            )
-        chosen: dict[str, object] = {"budget": job.budget, "predicted_seconds": seconds[index]}
-        return self.restorer.using(front[index]), chosen, notes
+        cheapest = f"no settings fit {job.budget:g} s: the cheapest were taken, about {seconds[index]:.2g} s"
+        within = {"budget": job.budget, "predicted_seconds": seconds[index]}
+        return self.restorer.using(front[index]), within, [] if fits else [cheapest]
 
     def _manifest(
-        self, file: Path, folder: Path, restored: RestoredFile, settings: Settings, chosen: dict[str, object]
+        self, file: Path, folder: Path, restored: RestoredFile, settings: Settings, how: Mapping[str, object]
     ) -> Manifest:
         job, measured, trace = self.job, restored.measured, restored.posterior.trace
-        how, hashes = measured.measuring, self.restorer.hashes
-        script = Path(how.task.rpartition(":")[0]) if how.task and ".py:" in how.task else None
+        spec, hashes = measured.measuring, self.restorer.hashes
         return Manifest(
             input={
                 **(file_record(file, folder) or {}),
@@ -165,12 +245,14 @@ class Workshop:
                 "measurement_shape": list((measured.grey or measured.problem).y.shape[1:]),
             },
             measurement={
-                "task": how.task,
-                "script": file_record(script, folder),
-                "noise": how.noise,
-                "mask": file_record(how.mask, folder),
-                "kernel": file_record(how.kernel, folder),
-                "drawn": None if how.drawn is None else asdict(how.drawn),
+                "task": spec.task,
+                "script": file_record(script_of(spec.task), folder),
+                "noise": spec.noise,
+                "noise_uncertainty": None if measured.estimate is None else measured.estimate.uncertainty,
+                "keep_known": spec.keep_known,
+                "mask": file_record(spec.mask, folder),
+                "kernel": file_record(spec.kernel, folder),
+                "drawn": None if spec.drawn is None else asdict(spec.drawn),
                 "image_shape": list(measured.problem.image_shape),
             },
             prior=model_record(job.prior, hashes[0], folder) or {},
@@ -183,12 +265,14 @@ class Workshop:
                 "batch_size": self._at_once.rows,
                 "tile_batch": self._at_once.windows,
                 "label": job.label,
-                **chosen,
+                "precision": job.precision,
+                "compiled": job.compiled,
+                **how,
             },
             machine={"device": job.device, "threads": torch.get_num_threads(), "versions": versions()},
             result={
                 "chi_square": restored.chi_square,
-                "verdict": verdict(restored.chi_square, how.noise or 0.0),
+                "verdict": assessment(restored.chi_square, spec.noise or 0.0),
                 "acceptance": restored.acceptance,
                 "forwards": trace.forwards,
                 "backwards": trace.backwards,

@@ -1,8 +1,18 @@
-"""What is written beside a restored picture: all that is needed to judge it, and to make it again."""
+"""Manifest of a restored image: all that is needed to assess it, and to reproduce it."""
 
 from __future__ import annotations
 
-__all__ = ["Manifest", "distrusted", "file_record", "found", "model_record", "verdict", "versions"]
+__all__ = [
+    "LARGEST_MISFIT",
+    "Manifest",
+    "assessment",
+    "distrusted",
+    "file_record",
+    "found",
+    "model_record",
+    "stored_settings",
+    "versions",
+]
 
 import json
 import os
@@ -15,28 +25,30 @@ from typing import Any
 
 import torch
 
-from ..amortization.hashes import file_hash
+from ..checkpoints.hashes import file_hash
+from ..samplers.legacy import settings_from_windows
+from ..samplers.settings import Settings
 
 _FORMAT = 1
-# A sampler of few steps doubles the misfit of a model that fits; these are far beyond.
-_FAR_ABOVE, _ABOVE, _FAR_BELOW = 3.0, 1.5, 0.5
+LARGEST_MISFIT = 3.0  # far above the misfit of a fitting model, which few sampler steps at most double
+_ABOVE, _FAR_BELOW = 1.5, 0.5
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A restoration, in plain JSON values; paths are relative to the manifest's folder where they can be.
+    """Record of a restoration, in plain JSON values; paths are relative to the manifest's folder if possible.
 
     Attributes:
-        input: the file: path, sha256, shape of the measurement.
-        measurement: task, noise, mask, kernel, member of a random family, shape of the image.
-        prior: path and hash of the weights.
-        model: the same of the inference model, or None.
-        settings: of the sampler.
-        sampling: samples, seed, item, rows and windows at a time, and how the settings were chosen.
-        machine: device, threads, versions.
-        result: misfit and its verdict, acceptance, counts, seconds, advice, a hash of the samples.
-        outputs: name and sha256 of the files written.
-        notes: what a user should know.
+        input: Path and sha256 of the file, shape of the measurement.
+        measurement: Task, noise, mask, kernel, draw of a random family, shape of the image.
+        prior: Path, and hash of the weights.
+        model: The same of the inference model, or None.
+        settings: Settings of the sampler.
+        sampling: Samples, seed, item, sizes of batches, and how the settings were chosen.
+        machine: Device, threads, versions.
+        result: Misfit and its assessment, acceptance rate, counts, seconds, advice, hash of the samples.
+        outputs: Name and sha256 of the files written.
+        notes: Notes for the user.
     """
 
     input: dict[str, Any]
@@ -51,16 +63,16 @@ class Manifest:
     notes: list[str]
 
     def encode(self) -> bytes:
-        """As the content of a JSON file."""
+        """Return the content of the JSON file."""
         text = json.dumps({"lavps restoration": _FORMAT} | asdict(self), indent=2, allow_nan=False)
         return (text + "\n").encode()
 
     @classmethod
     def read(cls, file: str | Path) -> Manifest:
-        """The manifest in a file.
+        """Read a manifest.
 
         Raises:
-            ValueError: it is none.
+            ValueError: The file is not a manifest.
         """
         try:
             values: Mapping[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
@@ -71,8 +83,18 @@ class Manifest:
             raise ValueError(f"{file} is no manifest of lavps restore ({error!r})") from error
 
 
+def stored_settings(values: Mapping[str, Any], amortized: bool) -> Settings:
+    """Read the settings of a manifest; those written by version 0.1 have another form.
+
+    Args:
+        values: Field ``settings`` of the manifest.
+        amortized: Whether the manifest names an inference model.
+    """
+    return Settings.from_dict(values) if "sampler" in values else settings_from_windows(values, amortized)
+
+
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
+    """Return the versions on which the numbers depend."""
     return {
         "lavps": version("lavps"),
         "torch": torch.__version__,
@@ -83,14 +105,14 @@ def versions() -> dict[str, str]:
 
 
 def file_record(file: Path | None, folder: Path) -> dict[str, str] | None:
-    """Where a file lies, seen from the folder of the manifest, and what is in it."""
+    """Return path, relative to the manifest's folder, and hash of a file."""
     if file is None:
         return None
     return {"path": _relative(file, folder), "sha256": file_hash(file)}
 
 
 def found(path: str, folder: Path) -> str:
-    """A path as a manifest in this folder has it: the file it stands for, or a Hub id as it is."""
+    """Resolve a path of a manifest in this folder; a Hub id is returned unchanged."""
     return str(folder / path) if (folder / path).exists() else path
 
 
@@ -104,18 +126,20 @@ def _relative(path: str | Path, folder: Path) -> str:
 
 
 def model_record(path: str | None, digest: str | None, folder: Path) -> dict[str, str | None] | None:
-    """Where a model lies, and the hash of its weights."""
+    """Return the path of a model and the hash of its weights."""
     return None if path is None else {"path": _relative(path, folder), "weights_hash": digest}
 
 
 def distrusted(chi_square: float) -> bool:
-    """Whether a misfit says that the samples do not explain the measurement."""
-    return not chi_square <= _FAR_ABOVE
+    """Return whether the misfit is too large for the samples to explain the measurement."""
+    return not chi_square <= LARGEST_MISFIT
 
 
-def verdict(chi_square: Sequence[float], noise: float) -> str:
-    """What the misfits of the samples, in units of the noise's variance, say in plain words."""
+def assessment(chi_square: Sequence[float], noise: float) -> str:
+    """Assess the misfits of the samples, in units of the noise's variance, in plain words."""
     level = sum(chi_square) / len(chi_square)
+    if noise == 0 and level <= _ABOVE:
+        return "agrees with the measurement, whose noise is 0"
     measured = f"its misfit is {level:.3g} in units of the noise's variance, 1 being ideal"
     if distrusted(level):
         return (

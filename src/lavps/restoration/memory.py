@@ -1,14 +1,14 @@
-r"""What fits into memory: a run that does not is repeated with half as much at a time.
+"""Runs that fit into memory: a run that does not is repeated with half the batch.
 
-A sampler's memory grows with the rows that run at once (items times samples) and, for images of another size
-than the prior's, with the windows of a denoiser call. Both are only ways to cut up the same computation:
-noise, losses and safeguards belong to a row, so a run in smaller parts gives the same samples, to rounding.
-Where the memory ends depends on the machine and on whoever else uses it; it is found by trying.
+A sampler's memory grows with the rows per batch (items times samples) and, for images of another size than
+the prior's, with the windows per denoiser call. Noise, losses and safeguards belong to a row, so smaller
+batches give the same samples, up to rounding. The limit depends on the machine and its load, and is found by
+trial.
 """
 
 from __future__ import annotations
 
-__all__ = ["AtOnce", "is_out_of_memory", "within_memory"]
+__all__ = ["BatchLimits", "is_out_of_memory", "within_memory"]
 
 import ctypes
 import gc
@@ -26,41 +26,41 @@ _WORDS = (
     "cannot allocate memory",
     "not enough memory",
     "bad_alloc",
-    "could not create a primitive",  # oneDNN, which does not say why
+    "could not create a primitive",  # oneDNN, which gives no reason
     "could not create a memory",
     "could not execute a primitive",
 )
 
 
 @dataclass(frozen=True)
-class AtOnce:
-    """How much runs at a time.
+class BatchLimits:
+    """Sizes of batches.
 
     Attributes:
-        rows: samples.
-        windows: of a denoiser call on a tiled image.
+        rows: Samples per batch.
+        windows: Windows per denoiser call on a tiled image.
     """
 
     rows: int
     windows: int
 
-    def halved(self) -> AtOnce:
-        """Half of each, at least one."""
-        return AtOnce(max(self.rows // 2, 1), max(self.windows // 2, 1))
+    def halved(self) -> BatchLimits:
+        """Return half of each, at least one."""
+        return BatchLimits(max(self.rows // 2, 1), max(self.windows // 2, 1))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, of the processor or of an accelerator."""
+    """Return whether an error means that memory ran out, on the CPU or an accelerator."""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
 
 
-def within_memory(work: Callable[[AtOnce], T], first: AtOnce) -> tuple[T, AtOnce]:
-    """What ``work`` returns, and how much ran at a time: ``first``, or halves of it.
+def within_memory(work: Callable[[BatchLimits], T], first: BatchLimits) -> tuple[T, BatchLimits]:
+    """Return the result of ``work``, and the sizes it ran with: ``first``, or halves of it.
 
     Raises:
-        MemoryError: one row and one window at a time do not fit either.
+        MemoryError: One row and one window do not fit either.
     """
     at_once = first
     while True:
@@ -70,18 +70,18 @@ def within_memory(work: Callable[[AtOnce], T], first: AtOnce) -> tuple[T, AtOnce
             if not is_out_of_memory(error):
                 raise
             reason = " ".join(str(error).split())[:200]
-        # Outside of the handler: the error's traceback held what the run had allocated.
+        # Outside of the handler, since the error's traceback holds the tensors of the run.
         _release()
-        if at_once == AtOnce(1, 1):
+        if at_once == BatchLimits(1, 1):
             raise MemoryError(
-                "out of memory with one sample and one window at a time: restore a smaller picture, or use a "
+                "out of memory with one sample and one window at a time: restore a smaller image, or use a "
                 f"smaller prior or another --device ({reason})"
             )
         at_once = at_once.halved()
 
 
 def _release() -> None:
-    """Give back what nobody uses: garbage, what torch keeps for later, what the C library does."""
+    """Free unused memory: garbage, the cache of torch, and that of the C library."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,19 +1,19 @@
-r"""How long settings will take here: a few short timings, and arithmetic.
+r"""Predicted run time of settings on this machine, from a few short timings.
 
-A run of F forwards, B backwards and P passes of the inference model takes about
+A run of F denoiser evaluations, B backward passes and P inference-model evaluations takes about
 
-.. math:: F \tau_F + B \tau_B + P \tau_P + C \tau_C + U \tau_U
+.. math:: F \tau_F + B \tau_B + P \tau_P + C \tau_C + U \tau_U + V \tau_V
 
-seconds, with the times measured on this machine, at this size, with as many rows as will run at once. The
-backward's time is that of the gradient of the log-likelihood less a forward, so it knows the operator and the
-windows. The whitened gradient asks a nonlinear operator for its curvature at every one of its C inner
-problems; that of a linear one is found once. U likelihood steps are products with a linear operator. Times
-are means, not minima: whoever shares the machine now will share it during the run.
+seconds, with times measured on this machine, at this size and batch size. The backward time is that of the
+gradient of the log-likelihood minus a forward, so it includes operator and windows. The whitened gradient
+evaluates the curvature of a nonlinear operator in each of its C inner problems; that of a linear one is
+computed once. U likelihood steps are products with a linear operator; V data steps are those of
+:mod:`lavps.data_step`. Times are means, not minima, since other load on the machine is likely to last.
 """
 
 from __future__ import annotations
 
-__all__ = ["Pace", "parse_duration", "within_budget"]
+__all__ = ["PassTimes", "parse_duration", "seconds_of", "within_budget"]
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,8 +21,9 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from ..evaluation.benchmark.costs import timed
-from ..initializers import LikelihoodStep, WarmStartModel
+from ..data_step import Stationary, data_step
+from ..evaluation.timing import timed
+from ..guidance import Linearized, MidpointModel
 from ..noise import GaussianNoise
 from ..priors import Prior
 from ..problem import InverseProblem
@@ -31,11 +32,11 @@ from ..variational import Context
 from .presets import FrontEntry
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_LATE, _LATER = 0.5, 0.4  # times of the calibration: passes cost the same at all of them
+_LATE, _LATER = 0.5, 0.4  # times t and s of the calibration; the cost does not depend on them
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "5s", "500ms", "2min", "1h" or "5"."""
+    """Return the seconds of "5s", "500ms", "2min", "1h" or "5"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in _UNITS or float(match[1]) == 0:
         raise ValueError(f"a budget is a time such as 5s, 500ms or 2min, got {text!r}")
@@ -43,15 +44,16 @@ def parse_duration(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """Seconds of one pass, for all rows that run at once.
+class PassTimes:
+    """Seconds per pass, for all rows of a batch.
 
     Attributes:
-        forward: of the denoiser.
-        backward: through the denoiser and the operator, beside the forward.
-        model: of the inference model; 0 where there is none.
-        curvature: of the likelihood, which the whitened gradient asks for; 0 where it is found once.
-        step: a likelihood step; 0 where the operator is not linear, whose settings have none.
+        forward: Denoiser evaluation.
+        backward: Backward pass through denoiser and operator, without the forward.
+        model: Inference-model evaluation; 0 if there is none.
+        curvature: Curvature of the likelihood, for the whitened gradient; 0 if it is computed once.
+        step: Likelihood step; 0 for nonlinear operators, whose settings have none.
+        data_step: Data step with the covariance of images.
     """
 
     forward: float
@@ -59,18 +61,19 @@ class Pace:
     model: float = 0.0
     curvature: float = 0.0
     step: float = 0.0
+    data_step: float = 0.0
 
     @classmethod
     def measure(
-        cls, prior: Prior, problem: InverseProblem, model: WarmStartModel | None = None, patience: float = 1.0
-    ) -> Pace:
-        """Time the passes on a problem with as many rows as will run at once.
+        cls, prior: Prior, problem: InverseProblem, model: MidpointModel | None = None, patience: float = 1.0
+    ) -> PassTimes:
+        """Time the passes on a problem with as many rows as a batch of the run.
 
         Args:
-            prior: as the sampler will see it, tiled if need be.
-            problem: what is asked.
-            model: as the sampler will see it.
-            patience: seconds after which a timing is not repeated.
+            prior: Prior of the sampler, tiled if need be.
+            problem: Inverse problem.
+            model: Inference model of the sampler.
+            patience: Seconds after which a timing is not repeated.
         """
         x, t = problem.like.new_zeros(len(problem), *problem.image_shape), as_time(_LATE)
         context = Context(x, x, as_time(_LATER), t, problem, prior.schedule)
@@ -80,39 +83,37 @@ class Pace:
                 leaf = x.detach().requires_grad_()
                 torch.autograd.grad(problem.log_likelihood(prior.denoise(leaf, t)).sum(), leaf)
 
-        def warm() -> None:
-            assert model is not None
-            model(context)
-
-        once = problem.operator.linear and isinstance(problem.noise, GaussianNoise)
+        linear = problem.operator.linear
+        once = linear and isinstance(problem.noise, GaussianNoise)
         with torch.no_grad():
-            forward = _seconds(lambda: prior.denoise(x, t), x.device, patience)
-            both = _seconds(gradient, x.device, patience)
-            passes = 0.0 if model is None else _seconds(warm, x.device, patience)
-            bend = 0.0 if once else _seconds(lambda: problem.curvature(x), x.device, patience)
-            linear = problem.operator.linear
-            step = _seconds(lambda: LikelihoodStep()(context), x.device, patience) if linear else 0.0
-        return cls(forward, max(both - forward, 0.0), passes, bend, step)
+            forward = seconds_of(lambda: prior.denoise(x, t), x.device, patience)
+            both = seconds_of(gradient, x.device, patience)
+            passes = 0.0 if model is None else seconds_of(lambda: model(context), x.device, patience)
+            bend = 0.0 if once else seconds_of(lambda: problem.curvature(x), x.device, patience)
+            step = seconds_of(lambda: Linearized()(context), x.device, patience) if linear else 0.0
+            level, images = prior.schedule.noise_level(t), Stationary()
+            data = seconds_of(lambda: data_step(problem, x, images, level), x.device, patience)
+        return cls(forward, max(both - forward, 0.0), passes, bend, step, data)
 
-    def times(self, factor: float) -> Pace:
-        """So many times as slow."""
-        return Pace(*(factor * seconds for seconds in astuple(self)))
+    def times(self, factor: float) -> PassTimes:
+        """Return all times multiplied by a factor."""
+        return PassTimes(*(factor * seconds for seconds in astuple(self)))
 
     def predict(self, entry: FrontEntry) -> float:
-        """Seconds of a run with these settings."""
-        settings = entry.settings
-        inner = min(entry.backwards, settings.num_steps - 2) if settings.minimizer == "whitened" else 0
+        """Return the predicted seconds of a run with these settings."""
+        counts = entry.settings.counts
         return (
-            inner * self.curvature
-            + settings.likelihood_steps * self.step
+            counts.curvatures * self.curvature
+            + counts.linearized_steps * self.step
+            + counts.data_steps * self.data_step
             + entry.forwards * self.forward
             + entry.backwards * self.backward
-            + entry.model_forwards * (self.model or self.step)  # without a model: gentle likelihood steps
+            + entry.model_forwards * self.model
         )
 
 
-def _seconds(work: Callable[[], object], device: torch.device, patience: float) -> float:
-    """The mean of up to seven runs; the first, which also allocates, counts only if it took long."""
+def seconds_of(work: Callable[[], object], device: torch.device, patience: float) -> float:
+    """Return the mean of up to seven runs; the first, which also allocates, counts only if it took long."""
     times: list[float] = []
     while len(times) < 8 and sum(times) < patience:
         times.append(timed(work, str(device))[1])
@@ -121,9 +122,9 @@ def _seconds(work: Callable[[], object], device: torch.device, patience: float) 
 
 
 def within_budget(front: Sequence[FrontEntry], seconds: Sequence[float], budget: float) -> tuple[int, bool]:
-    """Which entry of a front (best last) to take, and whether it is expected to fit.
+    """Return the index of the best entry of a front (best last) within the budget, else of the cheapest.
 
-    The best whose predicted seconds fit; if none does, the cheapest.
+    The second value is whether the entry is expected to fit.
     """
     fitting = [index for index, predicted in enumerate(seconds) if predicted <= budget]
     if fitting:

@@ -1,55 +1,66 @@
-r"""Settings of the samplers a practitioner chooses between: a front of quality against cost.
+"""Presets of sampler settings: a front of quality against cost.
 
-A front is a list of settings, each with what it scores and what it costs in passes of the denoiser, backwards
-through it and passes of the inference model. A model folder may hold its own, measured, as ``fronts.json``:
+A front is a list of settings, each with its score and its cost: denoiser evaluations, backward passes through
+the denoiser and inference-model evaluations. A model folder may hold a measured front, ``fronts.json``:
 
 .. code-block:: json
 
-    [{"settings": {"num_steps": 50, "gradient_steps_start": 1, "minimizer": "whitened"},
+    [{"settings": {"sampler": "MGDM", "num_steps": 50, "guidance": {"kind": "Gradient", "steps": 1}},
       "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
 
-``settings`` are those of :class:`~lavps.samplers.settings.Settings`, what is left out has its default there;
-``score`` is LPIPS, lower is better; ``task``, which may be left out, is the measurement the score belongs
-to. ``inpaint`` takes that of ``centre-box`` where it has none of its own, ``deblur`` that of
-``motion-blur``. The folder of the inference model is asked, or that of the prior where there is none.
-Without the file these are used:
+``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better;
+``task``, which may be left out, is the measurement of the score. Without a front of their own, ``inpaint``
+uses that of ``centre-box`` and ``deblur`` that of ``motion-blur``. The file is read from the folder of the
+inference model, or of the prior if there is none. Without the file, these are the defaults:
 
-==========  =================================  ============================================================
-quality     MGDM, whitened gradient            LAVPS, safeguarded
-==========  =================================  ============================================================
-fast        K = 25, one gradient a step        K = 25, no gradient
-balanced    K = 50, one gradient a step        K = 50, no gradient
-best        K = 100, two gradients a step      K = 100, one whitened gradient a step, warm start in the last
-                                               30 % of the time
-==========  =================================  ============================================================
+==========  ==================  =====================================================================
+quality     without a model     LAVPS, safeguarded
+==========  ==================  =====================================================================
+fast        WienerPIR, K = 8    K = 25, no gradient
+balanced    WienerPIR, K = 25   K = 50, no gradient
+best        WienerPIR, K = 100  K = 100, one whitened gradient per step, the model in the last 30 %
+                                of the time
+==========  ==================  =====================================================================
 
-For tasks known to be linear the second half of the time goes by likelihood steps instead, without gradients
-or model: cheaper, and nearer to the measurement (``benchmarks/speedup.md``). Before that MGDM takes one
-gradient a step at K = 50 and 100 and, as its fast setting, gentle likelihood steps at K = 50, which costs 50
-forwards and no backward; LAVPS has K = 25 and 50 without gradients and, as its best, K = 50 with one. An
-operator of your own may be anything, and has the table.
+WienerPIR takes one denoiser evaluation per step. With a model, tasks known to be linear use linearized
+guidance in the second half of the time, without gradients: cheaper, and closer to the measurement
+(``benchmarks/speedup.md``); K = 25 and 50 without gradients and, as the best, K = 50 with one. Under a latent
+prior MGDM and LAVPS take five gradients per step with Adam: a data step would need many passes through the
+decoder.
 
-Under a latent prior Adam takes five gradients a step in place of these: the whitened gradient would ask the
-decoder for its curvature, some sixty passes through it at every step.
+In place of a quality, a number of denoiser evaluations may be given: the balanced settings, with as many
+steps as fit.
 """
 
 from __future__ import annotations
 
-__all__ = ["FRONTS", "FrontEntry", "Quality", "Settings", "front_for", "of_quality", "read_fronts"]
+__all__ = [
+    "BALANCED",
+    "FRONTS",
+    "FrontEntry",
+    "Quality",
+    "Settings",
+    "chosen",
+    "front_for",
+    "read_fronts",
+]
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ..operators.named import NAMES
-from ..samplers.settings import Settings
+from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
+from ..minimizers import WhitenedGradient
+from ..operators.registry import NAMES
+from ..samplers import MGDM, WienerPIR
+from ..samplers.settings import UNBOUND, Settings
 
 Quality = Literal["fast", "balanced", "best"]
 FRONTS = "fronts.json"
 _LATENT_STEPS = 5
-# Tasks that a front measured on others serves, the nearest first: a mask or kernel of the user's own, mostly.
+# Tasks that use fronts measured on similar tasks, the nearest first.
 _KIN = {
     "inpaint": ("centre-box", "random-rectangle", "random-pixels", "half-pixels"),
     "deblur": ("motion-blur", "random-motion-blur", "gaussian-blur"),
@@ -62,15 +73,15 @@ _KIN = {
 
 @dataclass(frozen=True)
 class FrontEntry:
-    """Settings, what they score and what they cost.
+    """Settings with their score and cost.
 
     Attributes:
-        settings: of the sampler.
-        score: LPIPS, lower is better; None where it was not measured.
-        forwards: of the denoiser, a sample.
-        backwards: through the denoiser, a sample.
-        model_forwards: of the inference model, a sample.
-        task: the measurement it was measured on; None serves all.
+        settings: Settings of the sampler.
+        score: LPIPS, lower is better; None if not measured.
+        forwards: Denoiser evaluations per sample.
+        backwards: Backward passes through the denoiser per sample.
+        model_forwards: Inference-model evaluations per sample.
+        task: Task of the score; None for all tasks.
     """
 
     settings: Settings
@@ -81,62 +92,66 @@ class FrontEntry:
     task: str | None = None
 
     @classmethod
-    def of(cls, settings: Settings, amortized: bool) -> FrontEntry:
-        """An entry that nobody has scored, its cost counted."""
-        return cls(settings, None, *settings.cost(amortized))
+    def counted(cls, settings: Settings) -> FrontEntry:
+        """Return an entry without a score, its cost counted."""
+        counts = settings.counts
+        return cls(settings, None, counts.forwards, counts.backwards, counts.model_forwards)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontEntry:
-        """An entry of ``fronts.json``."""
-        return cls(
-            Settings.from_dict(values["settings"]),
-            float(values["score"]),
-            float(values["forwards"]),
-            float(values["backwards"]),
-            float(values["model_forwards"]),
-            values.get("task"),
-        )
+        """Read an entry of ``fronts.json``."""
+        names = ("score", "forwards", "backwards", "model_forwards")
+        score, forwards, backwards, model_forwards = (float(values[name]) for name in names)
+        settings, task = Settings.from_dict(values["settings"]), values.get("task")
+        return cls(settings, score, forwards, backwards, model_forwards, task)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, as ``fronts.json`` has them."""
-        return asdict(self)
+        """Return the entry of ``fronts.json``, in plain JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"settings": self.settings.to_dict()}
+
+
+def _mgdm(num_steps: int, guidance: Guidance) -> Settings:
+    return Settings(MGDM(UNBOUND, num_steps=num_steps, guidance=guidance))
+
+
+def _model(steps: int = 0) -> Amortized:
+    return Amortized(UNBOUND, steps, WhitenedGradient())
 
 
 _DEFAULTS: dict[bool, tuple[Settings, ...]] = {
-    False: (
-        Settings(num_steps=25, gradient_steps_start=1),
-        Settings(num_steps=50, gradient_steps_start=1),
-        Settings(num_steps=100, gradient_steps_start=2),
-    ),
+    False: tuple(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (8, 25, 100)),
     True: (
-        Settings(num_steps=25, gradient_steps_start=0),
-        Settings(num_steps=50, gradient_steps_start=0),
-        Settings(num_steps=100, gradient_steps_start=1, gradient_steps_end=1, r_switch=0.7),
+        _mgdm(25, _model()),
+        _mgdm(50, _model()),
+        _mgdm(100, switch(Gradient(1, WhitenedGradient()), _model(1), at=0.3)),
     ),
 }
-
-
-# In the first half of the time; a likelihood step does the second.
-_LINEAR: dict[bool, tuple[Settings, ...]] = {
-    False: (
-        Settings(num_steps=50, gradient_steps_start=0, r_model=0.0, r_step=0.5),
-        Settings(num_steps=50, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.5, r_step=0.5),
-        Settings(num_steps=100, gradient_steps_start=1, gradient_steps_end=0, r_switch=0.5, r_step=0.5),
-    ),
+BALANCED = _DEFAULTS[False][1]
+_LATENT: dict[bool, tuple[Settings, ...]] = {
+    False: tuple(_mgdm(steps, Gradient(_LATENT_STEPS)) for steps in (25, 50, 100)),
     True: (
-        Settings(num_steps=25, gradient_steps_start=0, r_step=0.5),
-        Settings(num_steps=50, gradient_steps_start=0, r_step=0.5),
-        Settings(50, 1, gradient_steps_end=0, r_switch=0.5, r_model=0.0, r_step=0.5),
+        _mgdm(25, Amortized(UNBOUND, _LATENT_STEPS)),
+        _mgdm(50, Amortized(UNBOUND, _LATENT_STEPS)),
+        _mgdm(100, switch(Gradient(_LATENT_STEPS), Amortized(UNBOUND, 1), at=0.3)),
+    ),
+}
+_LINEAR: dict[bool, tuple[Settings, ...]] = {
+    False: _DEFAULTS[False],
+    True: (
+        _mgdm(25, switch(_model(), Linearized(), at=0.5)),
+        _mgdm(50, switch(_model(), Linearized(), at=0.5)),
+        _mgdm(50, switch(_model(1), Linearized(), at=0.5)),
     ),
 }
 _LINEAR_TASKS = {*NAMES, "inpaint", "deblur"} - {"hdr", "jpeg", "phase-retrieval"}
 
 
 def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
-    """The measured front in a model folder for a task, best score last; empty where there is none.
+    """Return the measured front of a model folder for a task, best score last; empty if there is none.
 
     Raises:
-        ValueError: the file is not of the format above.
+        ValueError: The file does not have the format above.
     """
     file = Path(folder) / FRONTS
     if not file.is_file():
@@ -152,23 +167,53 @@ def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
 
 
 def front_for(
-    folder: str | Path, amortized: bool, task: str | None, latent: bool = False
+    folder: str | Path | None, amortized: bool, task: str | None, latent: bool = False
 ) -> list[FrontEntry]:
-    """The settings to choose from, best last: those measured for a model, or the table above."""
-    if measured := read_fronts(folder, task):
+    """Return the front of a model, best last: measured, or the defaults above."""
+    if folder is not None and (measured := read_fronts(folder, task)):
         return measured
-    defaults = (_LINEAR if task in _LINEAR_TASKS and not latent else _DEFAULTS)[amortized]
-    if latent:
-        defaults = tuple(replace(s, gradient_steps_start=_LATENT_STEPS, minimizer="adam") for s in defaults)
-    return [FrontEntry.of(settings, amortized) for settings in defaults]
+    table = _LATENT if latent else _LINEAR if task in _LINEAR_TASKS else _DEFAULTS
+    return [FrontEntry.counted(settings) for settings in table[amortized]]
 
 
-def of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
-    """The cheapest entry of a front, its best, or a balance.
+def chosen(
+    front: Sequence[FrontEntry], quality: Quality | None = None, evaluations: int | None = None
+) -> FrontEntry:
+    """Return the entry of a front for a quality or a number of denoiser evaluations.
 
-    Balanced is the middle of a front without scores, else the cheapest whose score has at least three
-    quarters of the way from the worst to the best.
+    Args:
+        front: Settings, best last.
+        quality: "fast" for the cheapest entry, "best" for the last, "balanced" for the middle of a front
+            without scores, else the cheapest with three quarters of the improvement from the worst to the
+            best score; default "balanced".
+        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
+
+    Raises:
+        ValueError: Both are given, or there are too few evaluations for a run.
     """
+    if evaluations is None:
+        return _of_quality(front, quality or "balanced")
+    if quality is not None:
+        raise ValueError("give a quality or a number of evaluations, not both: each sets the cost")
+    settings = _of_quality(front, "balanced").settings
+
+    def forwards(steps: int) -> float:
+        try:
+            return settings.with_num_steps(steps).counts.forwards
+        except ValueError:  # the sampler needs more steps
+            return 0.0
+
+    steps = max(int(evaluations * settings.num_steps / settings.counts.forwards), 1)
+    while forwards(steps) > evaluations:
+        steps -= 1
+    while forwards(steps + 1) <= evaluations:  # also from too few steps for a run
+        steps += 1
+    if not 0 < forwards(steps) <= evaluations:
+        raise ValueError(f"{evaluations} denoiser evaluations are too few for these settings: give more")
+    return FrontEntry.counted(settings.with_num_steps(steps))
+
+
+def _of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
     if quality not in get_args(Quality):
         raise ValueError(f"quality must be one of {', '.join(get_args(Quality))}, got {quality!r}")
 

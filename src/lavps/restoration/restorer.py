@@ -1,14 +1,7 @@
-"""From a measurement to samples of its posterior: a prior, perhaps an inference model, and settings.
+"""Posterior samples from measurements: a prior, an optional inference model, and settings.
 
-.. code-block:: python
-
-    photo = read_image("photo.png")
-    prior = lavps.load_prior("runs/prior/model")
-    posterior = restore(photo.pixels[None], lavps.operators.AveragePool(4), prior, noise=0.02, samples=4)
-    write_image("restored.png", posterior.samples[0, 0], like=photo)
-
-The size of the images is the measurement's: where it is not the prior's own, denoiser and inference model
-work on windows (:mod:`~lavps.restoration.tiling`).
+If the size of the images is not the prior's own, denoiser and inference model are evaluated on overlapping
+windows (:mod:`~lavps.tiling.tiled`).
 """
 
 from __future__ import annotations
@@ -18,47 +11,67 @@ __all__ = ["Restorer", "restore"]
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..amortization import InferenceModel, load_inference_model, load_prior
-from ..amortization.hashes import weights_hash
+from ..amortization import InferenceModel, load_inference_model
 from ..amortization.loading import prior_hash
-from ..noise import GaussianNoise, NoiseModel
+from ..checkpoints import load_prior
+from ..checkpoints.hashes import weights_hash
+from ..noise import NoiseModel, noise_from_std
 from ..operators import DecodedOperator, Operator
 from ..priors import LatentPrior, Prior
+from ..priors.precision import Precision
 from ..problem import InverseProblem
-from ..samplers import MGDM, Posterior
+from ..samplers import Posterior, Sampler, Settings
 from ..samplers.base import Step
-from .pacing import Pace
-from .presets import FrontEntry, Quality, Settings, front_for, of_quality
-from .tiling import TiledPrior, tiled_model
+from ..tiling.tiled import TiledPrior, tiled_model
+from .pacing import PassTimes
+from .presets import FrontEntry, Quality, chosen, front_for
+
+_PRESET = cast(Settings, None)  # replaced by that of prior and model
 
 
 @dataclass(frozen=True)
 class Restorer:
-    """What restores: loaded once, it serves any number of problems and threads.
+    """Loaded models and settings, for any number of problems and threads.
 
     Args:
-        prior: the denoiser.
-        settings: of the sampler.
-        model: an inference model of this prior; None samples zero-shot (MGDM).
-        image_shape: (C, *spatial) the prior was made for; default what it says of itself. Other sizes are
-            restored window by window; None takes every size as it is.
-        tile_batch: windows at a time.
+        prior: Denoiser.
+        settings: Settings of the sampler; default the balanced preset.
+        model: Inference model of this prior; None samples zero-shot.
+        image_shape: Shape (C, *spatial) of the prior's images; default the prior's attribute. Other sizes are
+            restored window by window; without a shape, every size is used as it is.
+        tile_batch: Windows per denoiser call.
+        progress: Function called with the number of new denoiser evaluations: of windows if the image is
+            tiled, else of whole images after each step. Backward passes count, too.
+
+    Example:
+        >>> import lavps
+        >>> from lavps.operators import AveragePool
+        >>> from lavps.priors import GaussianPrior
+        >>> restorer = Restorer(GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64)))
+        >>> problem = InverseProblem(torch.zeros(1, 1, 2, 2), AveragePool(2), lavps.GaussianNoise(0.1))
+        >>> restorer.restore(problem, samples=2).samples.shape
+        torch.Size([1, 2, 1, 4, 4])
     """
 
     prior: Prior
-    settings: Settings = Settings()
+    settings: Settings = _PRESET
     model: InferenceModel | None = None
     image_shape: tuple[int, ...] | None = None
     tile_batch: int = 16
+    progress: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
         if self.image_shape is None:
             known = getattr(self.prior, "image_shape", None)
             object.__setattr__(self, "image_shape", None if known is None else tuple(known))
+        if self.settings is _PRESET:
+            front = front_for(None, self.model is not None, None, isinstance(self.prior, LatentPrior))
+            object.__setattr__(self, "settings", chosen(front).settings)
 
     @classmethod
     def load(
@@ -69,43 +82,54 @@ class Restorer:
         device: str | torch.device = "cpu",
         tile_batch: int = 16,
         label: int | None = None,
+        precision: Precision = "fp32",
+        compiled: bool = False,
     ) -> Restorer:
-        """From model folders or checkpoints; a model that was not trained for the prior is refused."""
-        loaded = load_prior(prior, device, label)
+        """Load model folders or checkpoints; raise if the model was not trained for the prior."""
+        loaded = load_prior(prior, device, label, precision, compiled)
         warm = None if model is None else load_inference_model(model, loaded, device)
         if settings is None:
             front = front_for(model or prior, warm is not None, None, isinstance(loaded, LatentPrior))
-            settings = of_quality(front, "balanced").settings
+            settings = chosen(front).settings
         return cls(loaded, settings, warm, tile_batch=tile_batch)
 
     @property
     def hashes(self) -> tuple[str | None, str | None]:
-        """What tells the prior and the model from others."""
+        """Hashes of the weights of prior and model."""
         return prior_hash(self.prior), None if self.model is None else weights_hash(self.model)
 
     def on(self, image_shape: Sequence[int]) -> tuple[Prior, InferenceModel | None]:
-        """Prior and model for images (C, *spatial): themselves, or tiled. Latents are taken as they are."""
-        own = None if isinstance(self.prior, LatentPrior) else self.image_shape
-        if own is None or tuple(image_shape[1:]) == own[1:]:
+        """Return prior and model for images (C, *spatial), tiled if need be; latent priors are not tiled."""
+        if (window := self._window(image_shape)) is None:
             return self.prior, self.model
-        window = own[1:]
         model = None if self.model is None else tiled_model(self.model, window, self.tile_batch)
-        return TiledPrior(self.prior, window, batch=self.tile_batch), model
+        return TiledPrior(self.prior, window, batch=self.tile_batch, progress=self.progress), model
 
-    def sampler(self, image_shape: Sequence[int]) -> MGDM:
-        """MGDM or LAVPS for images (C, *spatial)."""
-        return self.settings.sampler(*self.on(image_shape))
+    def _window(self, image_shape: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the size of the windows for images (C, *spatial); None if they are not tiled."""
+        own = None if isinstance(self.prior, LatentPrior) else self.image_shape
+        return None if own is None or tuple(image_shape[1:]) == own[1:] else own[1:]
 
-    def pace(self, problem: InverseProblem, samples: int = 1, batch_size: int | None = None) -> Pace:
-        """Seconds of one pass each, on this machine, for all samples of a problem."""
+    def windows(self, image_shape: Sequence[int]) -> int:
+        """Return the number of windows of an image (C, *spatial); 1 if it is not tiled."""
+        window = self._window(image_shape)
+        return 1 if window is None else TiledPrior(self.prior, window).count(image_shape[1:])
+
+    def sampler(self, image_shape: Sequence[int]) -> Sampler:
+        """Return the sampler for images (C, *spatial); settings without a model leave it out."""
+        prior, model = self.on(image_shape)
+        return self.settings.sampler(prior, model if self.settings.models else None)
+
+    def pace(self, problem: InverseProblem, samples: int = 1, batch_size: int | None = None) -> PassTimes:
+        """Time each kind of pass on this machine, for all samples of a problem."""
         problem, rows = self.posed(problem), len(problem) * samples
         at_once = min(batch_size or rows, rows)
         prior, model = self.on(problem.image_shape)
-        pace = Pace.measure(prior, problem.select(torch.arange(rows)[:at_once] // samples), model)
+        pace = PassTimes.measure(prior, problem.select(torch.arange(rows)[:at_once] // samples), model)
         return pace.times(rows / at_once)
 
     def using(self, entry: FrontEntry) -> Restorer:
-        """The same with the settings of an entry of a front."""
+        """Return the same with the settings of a front's entry."""
         return replace(self, settings=entry.settings)
 
     def restore(
@@ -118,34 +142,51 @@ class Restorer:
         batch_size: int | None = None,
         callback: Callable[[Step], bool | None] | None = None,
     ) -> Posterior:
-        """Samples of the posterior; the arguments are those of :meth:`lavps.MGDM.sample`.
+        """Sample the posterior; the arguments are those of :meth:`lavps.MGDM.sample`.
 
-        Under a latent prior latents are sampled, and what is returned is decoded.
+        With a latent prior, latents are sampled, and decoded images are returned.
         """
-        problem = self.posed(problem)
+        measured, problem = problem, self.posed(problem)
+        if self.progress is not None and self._window(problem.image_shape) is None:
+            callback = _reporting(self.progress, callback)
         posterior = self.sampler(problem.image_shape).sample(
             problem, samples, seed=seed, items=items, batch_size=batch_size, callback=callback
         )
-        return self._decoded(posterior, batch_size) if isinstance(self.prior, LatentPrior) else posterior
+        if not isinstance(self.prior, LatentPrior):
+            return posterior
+        return self._decoded(posterior, measured, batch_size)
 
     def posed(self, problem: InverseProblem) -> InverseProblem:
-        """The problem as a question about what the prior knows: images, or latents."""
+        """Return the problem in the prior's space: images, or latents."""
         if not isinstance(self.prior, LatentPrior):
             return problem
         return InverseProblem(problem.y, DecodedOperator(problem.operator, self.prior), problem.noise)
 
     def pictures(self, rows: Tensor) -> Tensor:
-        """What was sampled as images (B, C, *spatial): itself, or decoded latents."""
+        """Return sampled rows as images (B, C, *spatial): unchanged, or decoded latents."""
         return self.prior.decode(rows) if isinstance(self.prior, LatentPrior) else rows
 
     @torch.no_grad()
-    def _decoded(self, posterior: Posterior, batch_size: int | None) -> Posterior:
+    def _decoded(self, posterior: Posterior, problem: InverseProblem, batch_size: int | None) -> Posterior:
         assert posterior.samples is not None
         rows = posterior.samples.flatten(0, 1)
         images = torch.cat([self.pictures(part) for part in torch.split(rows, batch_size or len(rows))])
+        images = problem.repeat(posterior.num_samples).project(images)
         samples = images.reshape(*posterior.samples.shape[:2], *images.shape[1:])
         std = samples.std(1) if posterior.num_samples > 1 else torch.full_like(samples[:, 0], float("nan"))
         return replace(posterior, samples=samples, mean=samples.mean(1), std=std)
+
+
+def _reporting(
+    progress: Callable[[int], None], callback: Callable[[Step], bool | None] | None
+) -> Callable[[Step], bool | None]:
+    """Return a callback that also reports the denoiser evaluations of each step."""
+
+    def report(step: Step) -> bool | None:
+        progress(round((step.forwards + step.backwards) * len(step.x_0)))
+        return None if callback is None else callback(step)
+
+    return report
 
 
 def restore(
@@ -156,26 +197,35 @@ def restore(
     samples: int = 1,
     *,
     model: InferenceModel | None = None,
-    quality: Quality = "balanced",
+    quality: Quality | None = None,
+    evaluations: int | None = None,
     seed: int = 0,
 ) -> Posterior:
-    """Restore measurements: samples, mean and spread of the images that explain them.
+    """Restore measurements: samples, mean and standard deviation of the posterior.
 
     Args:
-        y: measurements (B, *measurement), images in [-1, 1].
-        operator: how the images were measured.
-        prior: a denoiser, a model folder or another library's checkpoint. One that knows its size is tiled
-            for others.
-        noise: standard deviation of the noise in the units of y, or a noise model.
-        samples: N samples an item.
-        model: an inference model of this prior, for a warm start.
-        quality: "fast", "balanced" or "best" (:mod:`~lavps.restoration.presets`).
-        seed: of the sampler's noise.
+        y: Measurements y ~ N(A(x), σ²I) of images x in [-1, 1], shape (B, *measurement).
+        operator: Operator A.
+        prior: Denoiser, model folder or another library's checkpoint; tiled for images of other sizes.
+        noise: Standard deviation σ in the units of y, 0 for exact values, or a noise model.
+        samples: Number of samples per item.
+        model: Inference model of this prior.
+        quality: "fast", "balanced" or "best" (:mod:`~lavps.restoration.presets`); default "balanced".
+        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
+        seed: Seed of the sampler's noise.
+
+    Example:
+        >>> from lavps.operators import AveragePool
+        >>> from lavps.priors import GaussianPrior
+        >>> prior = GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
+        >>> restore(torch.zeros(1, 1, 2, 2), AveragePool(2), prior, noise=0.1, samples=3).std.shape
+        torch.Size([1, 1, 4, 4])
     """
-    noise = noise if isinstance(noise, NoiseModel) else GaussianNoise(noise)
+    noise = noise if isinstance(noise, NoiseModel) else noise_from_std(noise)
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
-    folder = prior if isinstance(prior, str | Path) else ""
-    entry = of_quality(front_for(folder, model is not None, None, isinstance(loaded, LatentPrior)), quality)
+    folder = prior if isinstance(prior, str | Path) else None
+    front = front_for(folder, model is not None, None, isinstance(loaded, LatentPrior))
+    entry = chosen(front, quality, evaluations)
     restorer = Restorer(loaded, entry.settings, model)
     in_shape = None if isinstance(operator, Operator) else restorer.image_shape
     return restorer.restore(InverseProblem(y, operator, noise, in_shape), samples, seed=seed)

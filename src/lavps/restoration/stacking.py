@@ -1,11 +1,11 @@
-"""Problems of several files as one: what can be sampled at once is.
+"""Batches of files: inverse problems stacked into one.
 
-A batch of N equals N single runs, so which files share one is a matter of speed alone.
+A batch of N files equals N single runs; batches change only the speed.
 """
 
 from __future__ import annotations
 
-__all__ = ["alike", "stacked"]
+__all__ = ["batch_key", "stacked"]
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -13,31 +13,33 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..noise import GaussianNoise, NoiseModel
+from ..noise import GaussianNoise, Noiseless, NoiseModel
 from ..operators import Blur, Mask, Operator
 from ..problem import InverseProblem
-from .measuring import Measured
+from .spec import MeasuredFile
 
 
-def alike(measured: Measured) -> Hashable:
-    """Files of which this is the same can be stacked: shapes, and an operator shared or with rows."""
+def batch_key(measured: MeasuredFile) -> Hashable:
+    """Return the key of a file's batch; files with equal keys can be stacked."""
     problem, how = measured.problem, measured.measuring
     same: Hashable = (how.task, how.mask, how.kernel, how.drawn)
     if isinstance(problem.operator, Mask):
         same = "masks"
     elif isinstance(problem.operator, Blur):
         same = (problem.operator.padding, problem.operator.kernel.shape, problem.operator.batched)
-    return (how.task, tuple(problem.y.shape), problem.y.dtype, problem.image_shape, same)
+    exact = (isinstance(problem.noise, Noiseless), problem.keep_known)
+    return (how.task, tuple(problem.y.shape), problem.y.dtype, problem.image_shape, same, exact)
 
 
 def stacked(problems: Sequence[InverseProblem]) -> InverseProblem:
-    """Problems of one item each, of files that are :func:`alike`, as one with a row for each."""
+    """Stack problems of one item each, with equal keys (:func:`batch_key`), into one with a row for each."""
     if len(problems) == 1:
         return problems[0]
     first = problems[0]
     y = torch.cat([problem.y for problem in problems])
     operator = _operator([problem.operator for problem in problems], first)
-    return InverseProblem(y, operator, _noise([problem.noise for problem in problems]), first.in_shape)
+    noise = _noise([problem.noise for problem in problems])
+    return InverseProblem(y, operator, noise, first.in_shape, first.keep_known)
 
 
 def _operator(operators: Sequence[Operator], problem: InverseProblem) -> Operator:
@@ -45,18 +47,15 @@ def _operator(operators: Sequence[Operator], problem: InverseProblem) -> Operato
     if len(masks) == len(operators):
         shape = problem.y.shape[1:]
         masked = [(mask.mask if mask.batched else mask.mask.expand(shape)[None]) for mask in masks]
-        return operators[0] if _equal(masked) else Mask(_joined(masked), batched=True)
+        if _equal(masked):
+            return operators[0]
+        most = max(mask.shape[1] for mask in masked)  # one channel if no mask has more
+        return Mask(torch.cat([mask.expand(-1, most, *mask.shape[2:]) for mask in masked]), batched=True)
     blurs = [operator for operator in operators if isinstance(operator, Blur)]
     if len(blurs) == len(operators):
         kernels = [blur.kernel if blur.batched else blur.kernel[None] for blur in blurs]
         return blurs[0] if _equal(kernels) else replace(blurs[0], kernel=torch.cat(kernels), batched=True)
-    return operators[0]  # of one task and one draw: the same
-
-
-def _joined(masks: Sequence[Tensor]) -> Tensor:
-    """One mask a row, of one channel where none has more."""
-    most = max(mask.shape[1] for mask in masks)
-    return torch.cat([mask.expand(-1, most, *mask.shape[2:]) for mask in masks])
+    return operators[0]  # all equal: one task, one draw
 
 
 def _equal(tensors: Sequence[Tensor]) -> bool:

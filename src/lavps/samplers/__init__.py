@@ -1,35 +1,50 @@
-"""Samplers: MGDM and LAVPS (one Gibbs loop), MGPS, DPS, MMPS, DDIM, Supervised; and what they return."""
+"""Samplers: MGDM and LAVPS (one Gibbs loop), MGPS, WienerPIR, DDIM, the baselines; and what they return."""
 
 from .base import Cancelled, NonFiniteError, Sampler, Step
-from .ddim import DDIM
+from .daps import DAPS
+from .ddim import DDIM, DenoisingSampler
+from .ddnm import DDNM
+from .diffpir import DiffPIR, WienerPIR
 from .dps import DPS
 from .gibbs import LAVPS, MGDM
 from .mgps import MGPS
 from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
-from .mmps import MMPS
+from .mmps import MMPS, PiGDM
 from .posterior import OutOfDistributionWarning, Posterior, Trace
+from .settings import UNBOUND, Settings, Unbound
 from .streaming import RunningStatistics
 from .supervised import PosteriorDenoiser, Supervised
+from .tuned import TunedPIR
 
 __all__ = [
+    "DAPS",
     "DDIM",
+    "DDNM",
     "DPS",
     "LAVPS",
     "MGDM",
     "MGPS",
     "MMPS",
+    "UNBOUND",
     "Cancelled",
+    "DenoisingSampler",
+    "DiffPIR",
     "FractionMidpoint",
     "MixedMidpoint",
     "NonFiniteError",
     "OutOfDistributionWarning",
+    "PiGDM",
     "Posterior",
     "PosteriorDenoiser",
     "PreviousMidpoint",
     "RunningStatistics",
     "Sampler",
+    "Settings",
     "Step",
     "Supervised",
     "Trace",
+    "TunedPIR",
+    "Unbound",
     "UniformMidpoint",
+    "WienerPIR",
 ]

@@ -1,7 +1,7 @@
-"""What all samplers share: rows, noise, meters, progress, cancellation, and the posterior they return.
+"""What all samplers share: rows, noise, counts, progress, cancellation, and the posterior they return.
 
-A sampler is a frozen bag of settings with one generator, :meth:`Sampler.steps`, that reads like its paper.
-Everything that belongs to one run lives in a :class:`Run`, so one sampler object serves any number of
+A sampler is a frozen dataclass of settings with one generator, :meth:`Sampler.steps`, that reads like its
+paper. Everything that belongs to one run lives in a :class:`Run`, so one sampler object serves any number of
 threads.
 """
 
@@ -13,37 +13,44 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..priors import MeteredPrior, Prior
+from ..guidance import GuidedStep
+from ..priors import CountingPrior, Prior
 from ..problem import InverseProblem, Unconditional
 from ..random import NoiseStreams, Purpose
+from ..variational import Context, Objective
 from .collect import Collector, Progress, StepRecord
 from .posterior import OutOfDistributionWarning, Posterior
 
+# Noise of one step's inner problems is indexed by repetition * _STRIDE + number of the evaluation.
+_STRIDE = 1 << 20
+
 
 class Cancelled(RuntimeError):  # noqa: N818 - a request, not an error
-    """The callback asked to stop."""
+    """The callback requested a stop."""
 
 
 class NonFiniteError(FloatingPointError):
     """A sample became infinite or NaN.
 
     Attributes:
-        step: index of the step.
-        items: ids of the items concerned.
+        sampler: Name of the sampler.
+        step: Index of the step.
+        items: Ids of the items concerned.
     """
 
-    def __init__(self, step: int, time: float, items: Sequence[int], what: str) -> None:
-        self.step, self.items = step, tuple(items)
+    def __init__(self, sampler: str, step: int, time: float, items: Sequence[int]) -> None:
+        self.sampler, self.step, self.items = sampler, step, tuple(items)
         super().__init__(
-            f"{what} is not finite at step {step} (t = {time:.4g}) for item(s) {list(self.items)}. Look for "
-            "NaN or huge values in y, a noise level far below the misfit, a pixel range other than [-1, 1], "
-            "or a learning rate that is too large; half-precision networks: try bfloat16 or float32."
+            f"{sampler}: x_0 is not finite at step {step} (t = {time:.4g}) for item(s) {list(self.items)}. "
+            "Look for NaN or huge values in y, a noise level far below the misfit, a pixel range other than "
+            "[-1, 1], or a learning rate that is too large; half-precision networks: try bfloat16 or float32."
         )
 
 
@@ -52,12 +59,12 @@ class Run:
     """One run of a sampler over a batch of rows.
 
     Attributes:
-        prior: the prior, metered.
-        problem: what is asked, one item per row.
-        noise: one stream per row.
+        prior: Prior, with its evaluations counted.
+        problem: Inverse problem, one item per row.
+        noise: Noise streams, one per row.
     """
 
-    prior: MeteredPrior
+    prior: CountingPrior
     problem: InverseProblem | Unconditional
     noise: NoiseStreams
 
@@ -77,18 +84,39 @@ class Run:
         sigma = self.prior.schedule.sigma(torch.ones((), dtype=torch.float64))
         return self.normal(Purpose.INITIAL) * sigma.to(self.problem.like.dtype)
 
+    def guided_step(
+        self, context: Context, index: int, repetition: int = 0, accepted: Tensor | None = None
+    ) -> GuidedStep:
+        """Set up the inner problem of a context.
+
+        Args:
+            context: Context c of the step.
+            index: Grid index k.
+            repetition: Gibbs repetition r.
+            accepted: Most recent safeguard decision, shape (B,); None before the first one.
+        """
+
+        @lru_cache(maxsize=1)
+        def noise(number: int) -> Tensor:
+            return self.normal(Purpose.OBJECTIVE, index, repetition * _STRIDE + number)
+
+        def final_noise() -> Tensor:
+            return self.normal(Purpose.VARIATIONAL, index, repetition)
+
+        return GuidedStep(Objective(self.prior, context, noise), final_noise, index, accepted)
+
 
 @dataclass(frozen=True)
 class Step:
     """One step as seen from outside, with what it cost per row.
 
     Attributes:
-        index: 0 .. total - 1.
-        total: number of steps.
-        progress: the sampler's own report.
-        forwards: denoiser forwards per row.
-        backwards: denoiser backwards per row.
-        seconds: wall time.
+        index: Index of the step, from 0 to total - 1.
+        total: Number of steps.
+        progress: Report of the sampler.
+        forwards: Denoiser evaluations per row.
+        backwards: Backward passes through the denoiser per row.
+        seconds: Wall time.
     """
 
     index: int
@@ -110,6 +138,11 @@ class Sampler(ABC):
     prior: Prior
 
     @property
+    def name(self) -> str:
+        """Name of the method."""
+        return type(self).__name__
+
+    @property
     @abstractmethod
     def total_steps(self) -> int:
         """Number of steps :meth:`steps` takes."""
@@ -119,7 +152,7 @@ class Sampler(ABC):
         """The algorithm. The last step's x_0 is the sample. Runs without gradients recorded."""
 
     def denoiser_of(self, problem: InverseProblem | Unconditional) -> Prior:
-        """What denoises the rows of this problem: the prior, unless the denoiser knows the measurement."""
+        """Return the denoiser of this problem: the prior, unless it is conditioned on the measurement."""
         return self.prior
 
     @torch.no_grad()
@@ -134,15 +167,15 @@ class Sampler(ABC):
         """Sample step by step; stop iterating to cancel.
 
         Args:
-            problem: B items.
-            num_samples: N samples an item.
-            seed: one seed, or one per item.
-            items: item ids, default 0..B-1; with the seed they decide the noise.
+            problem: Inverse problem with B items.
+            num_samples: Number N of samples per item.
+            seed: Seed of all items, or one per item.
+            items: Item ids, default 0..B-1; they determine the noise together with the seed.
 
         Yields:
             A :class:`Step`; the last one's ``x_0`` (B N, C, *spatial) holds the samples.
         """
-        streams = NoiseStreams.of(len(problem), seed, items, num_samples)
+        streams = NoiseStreams.from_seed(len(problem), seed, items, num_samples)
         yield from self._iterate(problem.repeat(num_samples), streams)
 
     def _iterate(self, problem: InverseProblem | Unconditional, streams: NoiseStreams) -> Iterator[Step]:
@@ -151,12 +184,14 @@ class Sampler(ABC):
                 "samplers differentiate through the denoiser, which torch.inference_mode() forbids: "
                 "call them outside of it (they keep no graph between steps)"
             )
-        run = Run(MeteredPrior(self.denoiser_of(problem)), problem, streams)
+        run = Run(CountingPrior(self.denoiser_of(problem)), problem, streams)
         steps, total, rows = self.steps(run), self.total_steps, len(problem)
         for index in range(total):
             forwards, backwards, start = run.prior.forwards, run.prior.backwards, time.perf_counter()
             progress = next(steps)
-            _require_finite(progress, index, streams)
+            _require_finite(progress, index, streams, self.name)
+            if index == total - 1 and isinstance(problem, InverseProblem):
+                progress = replace(progress, x_0=problem.project(progress.x_0))
             yield Step(
                 index,
                 total,
@@ -183,27 +218,26 @@ class Sampler(ABC):
         """Draw samples from the posterior of every item.
 
         Args:
-            problem: B items.
-            num_samples: N samples an item.
-            seed: one seed, or one per item.
-            items: item ids, default 0..B-1; with the seed they decide the noise, so item 7 of a batch is
-                ``sample(problem[7], items=[7])``.
-            batch_size: rows (item times sample) at a time; default all.
-            keep_samples: False streams: mean, std and quantiles in the memory of a few images.
-            quantiles: levels to follow when streaming.
-            progress: show a bar with the time left.
-            callback: called after every step; a true return value raises :class:`Cancelled`.
+            problem: Inverse problem with B items.
+            num_samples: Number N of samples per item.
+            seed: Seed of all items, or one per item.
+            items: Item ids, default 0..B-1; they determine the noise together with the seed, so item 7 of a
+                batch is ``sample(problem[7], items=[7])``.
+            batch_size: Number of rows (items times samples) at a time; default all.
+            keep_samples: Whether samples are kept; otherwise mean, std and quantiles are streamed in the
+                memory of a few images.
+            quantiles: Levels estimated when streaming.
+            progress: Whether a progress bar with an ETA is shown.
+            callback: Function called after every step; a true return value raises :class:`Cancelled`.
 
         Warns:
-            OutOfDistributionWarning: the safeguard refused many of an inference model's warm starts.
+            OutOfDistributionWarning: The safeguard rejected many predictions of the inference model.
         """
-        streams = NoiseStreams.of(len(problem), seed, items, num_samples)
+        streams = NoiseStreams.from_seed(len(problem), seed, items, num_samples)
         rows = torch.arange(len(problem)).repeat_interleave(num_samples)
         chunks = torch.split(rows, batch_size or len(rows))
         collector = Collector(len(problem), keep_samples, quantiles)
-        bar = tqdm(
-            total=len(chunks) * self.total_steps, desc=type(self).__name__, disable=not progress, unit="step"
-        )
+        bar = tqdm(total=len(chunks) * self.total_steps, desc=self.name, disable=not progress, unit="step")
         with bar:
             start = 0
             for chunk in chunks:
@@ -214,7 +248,9 @@ class Sampler(ABC):
                     bar.update()
                     if callback is not None and callback(step):
                         raise Cancelled(f"cancelled after step {step.index + 1} of {step.total}")
-                    records.append(StepRecord.of(step.progress, step.forwards, step.backwards, step.seconds))
+                    records.append(
+                        StepRecord.from_progress(step.progress, step.forwards, step.backwards, step.seconds)
+                    )
                 collector.add(step.x_0, chunk, records)
         posterior = collector.posterior(num_samples)
         if posterior.trace.advice is not None:
@@ -222,9 +258,9 @@ class Sampler(ABC):
         return posterior
 
 
-def _require_finite(progress: Progress, index: int, streams: NoiseStreams) -> None:
+def _require_finite(progress: Progress, index: int, streams: NoiseStreams, sampler: str) -> None:
     # A sum is finite unless an entry is not (or overflows, which is no better).
     finite = progress.x_0.flatten(1).sum(1).isfinite()
     if not bool(finite.all()):
         items = sorted({streams.items[row] for row in (~finite).nonzero().flatten().tolist()})
-        raise NonFiniteError(index, float(progress.t.max()), items, "x_0")
+        raise NonFiniteError(sampler, index, float(progress.t.max()), items)

@@ -19,11 +19,11 @@ class Progress:
     """What a sampler reports of one step of its own.
 
     Attributes:
-        t: the time of the step.
-        x_0: current estimate of the clean images, one per row.
-        loss: the objective per row, where there is one.
-        accepted: whether the warm start was kept per row, where there was a choice.
-        model_forwards: inference-model passes.
+        t: Time of the step.
+        x_0: Current estimate of the clean images, one per row.
+        loss: Objective per row, if there is one.
+        accepted: Safeguard decision per row, if there was one.
+        model_forwards: Forward passes of the inference model.
     """
 
     t: Tensor
@@ -46,7 +46,7 @@ class StepRecord:
     seconds: float
 
     @staticmethod
-    def of(report: Progress, forwards: float, backwards: float, seconds: float) -> StepRecord:
+    def from_progress(report: Progress, forwards: float, backwards: float, seconds: float) -> StepRecord:
         """The record of a step that cost this much per row."""
         blank = torch.full((len(report.x_0),), float("nan"), dtype=torch.float64)
         return StepRecord(

@@ -10,8 +10,9 @@ Reference: Song, Meng and Ermon, Denoising Diffusion Implicit Models, 2021.
 
 from __future__ import annotations
 
-__all__ = ["DDIM", "ddim_chain"]
+__all__ = ["DDIM", "DenoisingSampler", "ddim_chain"]
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from ..priors import Prior
 from ..random import Purpose
-from ..schedule import time_grid
-from ..transitions import ddim_step
+from ..schedule import Schedule, time_grid
+from ..transitions import IsotropicGaussian, ddim_step
 from .base import Progress, Run, Sampler
 
 
@@ -39,33 +40,81 @@ def ddim_chain(
 
 
 @dataclass(frozen=True)
-class DDIM(Sampler):
-    """Samples from the prior itself; a measurement, if there is one, is not looked at.
+class DenoisingSampler(Sampler):
+    """DDIM's loop with a denoiser of one's own: K evaluations, each followed by a transition to lower noise.
+
+    Subclasses define :meth:`estimate` and :meth:`transition`.
 
     Args:
-        prior: the denoiser; give a posterior's denoiser to sample that posterior.
-        num_steps: K denoiser calls.
-        grid_power: t_k = (k / K)^power; above 1 the steps crowd towards t = 0.
-        eta: 1 is ancestral (DDPM), 0 deterministic.
+        prior: Denoiser D.
+        num_steps: Number K of denoiser evaluations.
+        grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
     """
 
     prior: Prior
     _: KW_ONLY
     num_steps: int = 100
     grid_power: float = 1.0
-    eta: float = 1.0
 
     @property
     def total_steps(self) -> int:
-        """One per grid interval."""
+        """One per denoiser evaluation."""
         return self.num_steps
 
+    def times(self, schedule: Schedule) -> Tensor:
+        """Return 0 and the times of the K evaluations, ascending, shape (K + 1,)."""
+        return time_grid(self.num_steps, self.grid_power)
+
+    @abstractmethod
+    def estimate(self, run: Run, x_t: Tensor, t: Tensor, step: int) -> Tensor:
+        """Return the estimate of x_0, E[x_0 | x_t, y] or a draw of it; step counts down to 1, the last."""
+
+    @abstractmethod
+    def transition(
+        self, schedule: Schedule, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor
+    ) -> IsotropicGaussian:
+        """Return the distribution of x_s given x_0 and x_t, s < t."""
+
     def steps(self, run: Run) -> Iterator[Progress]:
-        """K denoiser calls, from t_K = 1 down to t_1; the last estimate is the sample."""
-        grid, x = time_grid(self.num_steps, self.grid_power), run.initial()
+        """K evaluations, from t_K = 1 down to t_1; the last estimate is the sample."""
+        grid, x = self.times(run.prior.schedule), run.initial()
         for k in range(self.num_steps, 0, -1):
-            x_0 = run.prior.denoise(x, grid[k])
+            x_0 = self.estimate(run, x, grid[k], k)
             if k > 1:
-                kernel = ddim_step(run.prior.schedule, x_0, x, grid[k - 1], grid[k], self.eta)
+                kernel = self.transition(run.prior.schedule, x_0, x, grid[k - 1], grid[k])
                 x = kernel.sample(run.normal(Purpose.DDIM, k))
             yield Progress(grid[k], x_0)
+
+
+@dataclass(frozen=True)
+class DDIM(DenoisingSampler):
+    """Unconditional sampler (Song et al., 2021); exact for the prior in the limit of many steps.
+
+    A measurement, if there is one, is ignored, except that exact values are kept
+    (:meth:`lavps.InverseProblem.project`). With a posterior's denoiser it samples that posterior.
+
+    Args:
+        prior: Denoiser D.
+        num_steps: Number K of denoiser evaluations.
+        grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
+        eta: Fraction of fresh noise; 1 is ancestral (DDPM), 0 deterministic.
+
+    Example:
+        >>> import torch, lavps
+        >>> prior = lavps.GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
+        >>> lavps.DDIM(prior, num_steps=5).sample(lavps.Unconditional((1, 4, 4), 3)).samples.shape
+        torch.Size([3, 1, 1, 4, 4])
+    """
+
+    _: KW_ONLY
+    eta: float = 1.0
+
+    def estimate(self, run: Run, x_t: Tensor, t: Tensor, step: int) -> Tensor:
+        """Return D(x_t, t)."""
+        return run.prior.denoise(x_t, t)
+
+    def transition(
+        self, schedule: Schedule, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor
+    ) -> IsotropicGaussian:
+        """Return DDIM's step."""
+        return ddim_step(schedule, x_0, x_t, s, t, self.eta)

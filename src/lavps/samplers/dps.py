@@ -30,14 +30,22 @@ from .base import Progress, Run, Sampler
 
 @dataclass(frozen=True)
 class DPS(Sampler):
-    """Diffusion posterior sampling.
+    """Diffusion posterior sampling (Chung et al., 2023); biased: the step size is a heuristic.
 
     Args:
-        prior: the denoiser.
-        num_steps: K, one forward and one backward each.
-        grid_power: t_k = (k / K)^power; above 1 the steps crowd towards t = 0.
-        step_size: zeta.
-        eta: 1 is ancestral (the paper's), 0 deterministic DDIM.
+        prior: Denoiser D.
+        num_steps: Number K of steps, one forward and one backward pass each.
+        grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
+        step_size: Step size zeta.
+        eta: Fraction of fresh noise; 1 is ancestral (the paper's), 0 deterministic DDIM.
+
+    Example:
+        >>> import torch, lavps
+        >>> prior = lavps.GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
+        >>> pooling, noise = lavps.operators.AveragePool(2), lavps.GaussianNoise(0.1)
+        >>> problem = lavps.InverseProblem(torch.zeros(1, 1, 2, 2), pooling, noise)
+        >>> lavps.DPS(prior, num_steps=5).sample(problem).trace.forwards
+        5.0
     """
 
     prior: Prior
@@ -53,7 +61,7 @@ class DPS(Sampler):
         return self.num_steps
 
     def steps(self, run: Run) -> Iterator[Progress]:
-        """Exactly one forward and one backward a step."""
+        """Take one forward and one backward pass per step."""
         grid, x = time_grid(self.num_steps, self.grid_power), run.initial()
         for k in range(self.num_steps, 0, -1):
             with torch.enable_grad():
@@ -75,5 +83,5 @@ def misfit_norm(problem: InverseProblem, x_0: Tensor) -> Tensor:
     weight = problem.noise.precision(prediction.detach()).expand_as(residual)
     weight = weight / weight.flatten(1).mean(1).reshape(-1, *[1] * (weight.ndim - 1))
     squares = torch.view_as_real(residual).square().sum(-1) if residual.is_complex() else residual.square()
-    # The root's slope is infinite at 0, where the misfit asks for no step at all.
+    # The root's slope is infinite at 0, where no step is needed.
     return (weight * squares).flatten(1).sum(1).clamp(min=torch.finfo(weight.dtype).tiny).sqrt()

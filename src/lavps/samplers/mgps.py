@@ -20,15 +20,16 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
-from ..initializers import Initializer, WarmStartModel, ZeroShot, amortized, require_fit
-from ..minimizers import Minimizer, WhitenedGradient
+from torch import Tensor
+
+from ..guidance import Gradient, Guidance
+from ..minimizers import WhitenedGradient
 from ..priors import Prior
 from ..random import Purpose
 from ..schedule import time_grid
 from ..transitions import bridge
 from ..variational import Context
 from .base import Progress, Run, Sampler
-from .inner import draw_midpoint
 from .midpoints import FractionMidpoint, Midpoint
 
 
@@ -36,42 +37,42 @@ from .midpoints import FractionMidpoint, Midpoint
 class MGPS(Sampler):
     """Variational diffusion posterior sampling with midpoint guidance.
 
+    Reference: Moufad et al., 2025. Biased as MGDM is.
+
     Args:
-        prior: the denoiser.
-        num_steps: K intervals of the time grid.
-        grid_power: t_k = (k / K)^power; above 1 the steps crowd towards t = 0.
-        gradient_steps: G of the inner problem at every step.
-        midpoint: the rule for s below t_k.
-        minimizer: how the inner problem descends. The midpoint lies far from the bridge's mean in pixels, and
-            a few Adam steps do not get there; the whitened gradient does.
-        model: an inference model for the start; default none, the zero-shot start.
-        safeguard: with a model: fall back per sample wherever its prediction is worse.
+        prior: Denoiser D.
+        guidance: Rule by which the midpoint x_s is drawn. The midpoint lies far from the bridge's mean in
+            pixels, and a few Adam steps do not get there; the whitened gradient does.
+        num_steps: Number K of intervals of the time grid.
+        grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
+        midpoint: Rule for s below t_k.
+
+    Example:
+        >>> import torch, lavps
+        >>> prior = lavps.GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
+        >>> pooling, noise = lavps.operators.AveragePool(2), lavps.GaussianNoise(0.1)
+        >>> problem = lavps.InverseProblem(torch.zeros(1, 1, 2, 2), pooling, noise)
+        >>> lavps.MGPS(prior, num_steps=10).sample(problem).mean.shape
+        torch.Size([1, 1, 4, 4])
     """
 
     prior: Prior
     _: KW_ONLY
+    guidance: Guidance = Gradient(3, WhitenedGradient())
     num_steps: int = 100
     grid_power: float = 1.0
-    gradient_steps: int = 3
     midpoint: Midpoint = FractionMidpoint()
-    minimizer: Minimizer = WhitenedGradient()
-    model: WarmStartModel | None = None
-    safeguard: bool = True
 
     def __post_init__(self) -> None:
         if self.num_steps < 3:
             raise ValueError(f"MGPS needs num_steps of at least 3, got {self.num_steps}")
-        if self.gradient_steps < 0:
-            raise ValueError("gradient_steps must not be negative")
-        if self.model is not None:
-            require_fit(self.model, self.prior)
+        self.guidance.check_times(self.guided_times)
+        self.guidance.check_compatible(self.prior)
 
     @property
-    def initializer(self) -> Initializer:
-        """How the inner problem starts."""
-        if self.model is None:
-            return ZeroShot()
-        return amortized(self.model, self.safeguard)
+    def guided_times(self) -> list[float]:
+        """Times u = t_{k+1} of the guided steps' contexts, k = K-1, ..., 1."""
+        return [float(t) for t in time_grid(self.num_steps, self.grid_power)[2:].flip(0)]
 
     @property
     def total_steps(self) -> int:
@@ -83,13 +84,15 @@ class MGPS(Sampler):
         grid, schedule = time_grid(self.num_steps, self.grid_power), run.prior.schedule
         x = run.initial()
         x_0 = run.prior.denoise(x, grid[-1])
+        accepted: Tensor | None = None
         for k in range(self.num_steps - 1, 0, -1):
             u, t = grid[k + 1], grid[k]
             s = self.midpoint.draw(grid, k, partial(run.noise.uniform, Purpose.MIDPOINT, k)).clamp(
                 min=float(grid[1])
             )
             context = Context(x_0, x, s, u, run.measured, schedule)
-            draw = draw_midpoint(run, context, self.initializer, self.minimizer, self.gradient_steps, k)
+            draw = self.guidance.draw(run.guided_step(context, k, accepted=accepted))
+            accepted = accepted if draw.accepted is None else draw.accepted
             x = bridge(schedule, draw.x_s, x, s, t, u).sample(run.normal(Purpose.TRANSITION, k))
             # At k = 1 the rules give s = t_1: x is x_s, whose denoised version may already be known.
             known = draw.x_0 if bool((s == t).all()) else None

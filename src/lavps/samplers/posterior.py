@@ -1,4 +1,4 @@
-"""What a sampler returns: samples, their statistics, and a record of how they came about."""
+"""What a sampler returns: samples, their statistics, and a record of every step."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-# In benchmarks/amortization_oracle.md models keep 86 % and more of their warm starts on what they were
-# trained for, and 72 % and less on operators they have never seen.
+# In benchmarks/amortization_oracle.md the acceptance rate is at least 86 % on the training distribution, and
+# at most 72 % on operators outside it.
 _FAMILIAR = 0.75
 
 
 class OutOfDistributionWarning(UserWarning):
-    """The safeguard refused many warm starts: these are not the measurements the model was trained for."""
+    """The safeguard rejected many predictions: the model was not trained for measurements like these."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened at every step, for every row (item-major: item 0's samples first).
+    """Record of every step, for every row (item-major: item 0's samples first).
 
     Counts are per row: ``step_forwards[k]`` is the number of denoiser evaluations of step k divided by the
     number of rows, so that a batch reads like a single run.
 
     Attributes:
-        times: the time t of every step (steps,).
-        losses: the objective where it was last evaluated (steps, rows), NaN where it was not.
-        accepted: 1 where the warm start was kept, 0 where it fell back, NaN where there was no choice.
-        step_forwards: denoiser forwards of every step, per row (steps,).
-        step_backwards: denoiser backwards of every step, per row (steps,).
-        step_model_forwards: inference-model passes of every step, per row (steps,).
-        step_seconds: wall time of every step (steps,), all chunks together.
+        times: Time t of every step, shape (steps,).
+        losses: Objective where it was last evaluated, shape (steps, rows); NaN where it was not.
+        accepted: 1 where the prediction was accepted, 0 where it was rejected, NaN without a decision.
+        step_forwards: Denoiser evaluations at every step, per row, shape (steps,).
+        step_backwards: Backward passes at every step, per row, shape (steps,).
+        step_model_forwards: Forward passes of the inference model at every step, per row, shape (steps,).
+        step_seconds: Wall time of every step, shape (steps,), all chunks together.
     """
 
     times: Tensor
@@ -46,17 +46,17 @@ class Trace:
 
     @property
     def forwards(self) -> float:
-        """Denoiser forwards per row."""
+        """Denoiser evaluations per row."""
         return float(self.step_forwards.sum())
 
     @property
     def backwards(self) -> float:
-        """Denoiser backwards per row."""
+        """Backward passes through the denoiser per row."""
         return float(self.step_backwards.sum())
 
     @property
     def model_forwards(self) -> float:
-        """Inference-model passes per row."""
+        """Forward passes of the inference model per row."""
         return float(self.step_model_forwards.sum())
 
     @property
@@ -66,7 +66,7 @@ class Trace:
 
     @property
     def acceptance(self) -> float:
-        """Share of safeguard decisions that kept the warm start; NaN where there were none."""
+        """Acceptance rate of the safeguard; NaN without any decision."""
         return float(self.accepted.nanmean())
 
     @property
@@ -81,18 +81,18 @@ class Trace:
 
     @property
     def out_of_distribution(self) -> bool:
-        """Whether the safeguard refused more warm starts than usual; False where there was none."""
+        """Whether the acceptance rate is lower than usual; False without a safeguard."""
         return self.acceptance < _FAMILIAR
 
     @property
     def advice(self) -> str | None:
-        """What a user should know about this run, if anything."""
+        """Advice to the user about this run, if any."""
         if not self.out_of_distribution:
             return None
         return (
-            f"your operator looks out of distribution: the safeguard kept only {self.acceptance:.0%} of the "
-            "inference model's warm starts; on what it was trained for a model keeps more than 85%. The "
-            "others began as MGDM does: keep some gradient steps here, or train on measurements like these."
+            f"your operator looks out of distribution: the safeguard accepted only {self.acceptance:.0%} of "
+            "the inference model's predictions; on its training distribution it accepts more than 85%. The "
+            "other steps were initialized as in MGDM: keep gradient steps, or train on such measurements."
         )
 
     def select(self, rows: slice) -> Trace:
@@ -127,11 +127,11 @@ class Posterior:
     """Samples of the posterior of every item, and their statistics.
 
     Attributes:
-        samples: (B, N, C, *spatial), or None when they were only streamed.
-        mean: (B, C, *spatial).
-        std: (B, C, *spatial); NaN for a single sample, which says nothing of the spread.
-        num_samples: N.
-        trace: how they came about.
+        samples: Samples, shape (B, N, C, *spatial); None when they were only streamed.
+        mean: Mean of the samples, shape (B, C, *spatial).
+        std: Standard deviation, shape (B, C, *spatial); NaN for a single sample.
+        num_samples: Number N of samples per item.
+        trace: Record of every step.
     """
 
     samples: Tensor | None
@@ -157,7 +157,7 @@ class Posterior:
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of every pixel, (B, C, *spatial).
 
-        Exact where samples were kept; streamed runs know the levels they were asked to follow.
+        Exact where samples were kept; streamed runs have the levels named in ``sample(quantiles=...)``.
         """
         if self.samples is not None:
             return torch.quantile(self.samples, q, dim=1)

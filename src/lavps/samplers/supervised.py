@@ -1,10 +1,10 @@
-r"""Supervised posterior sampling: DDIM with a denoiser that was trained to know the measurement.
+r"""Supervised posterior sampling: DDIM with a denoiser that is conditioned on the measurement.
 
 .. math:: D(x_t, t \,|\, y, A) \approx E[x_0 \,|\, x_t, y]
 
 is the posterior's own denoiser, so the unconditional sampler samples the posterior: no likelihood, no
 gradient. Exact in the limit of a perfect denoiser and many steps; biased wherever the training saw nothing
-like this operator, and nothing at hand tells. It is what the paper's out-of-distribution table compares with.
+like this operator, without any sign of it. It is the baseline of the paper's out-of-distribution table.
 
 References:
     - Saharia et al., Palette: Image-to-Image Diffusion Models, 2022.
@@ -29,7 +29,7 @@ from .ddim import DDIM
 
 
 class PosteriorDenoiser(Protocol):
-    """Anything with a schedule and a denoiser that is told the measurement."""
+    """A denoiser conditioned on the measurement, and its schedule."""
 
     @property
     def schedule(self) -> Schedule:
@@ -70,10 +70,10 @@ class Supervised(Sampler):
     """DDIM with a conditional denoiser.
 
     Args:
-        denoiser: D(x_t, t | y, A), for instance a :class:`~lavps.amortization.ConditionalDenoiser`.
-        num_steps: K denoiser calls.
-        grid_power: t_k = (k / K)^power; above 1 the steps crowd towards t = 0.
-        eta: 1 is ancestral (DDPM), 0 deterministic.
+        denoiser: Denoiser D(x_t, t | y, A), for instance a :class:`~lavps.amortization.ConditionalDenoiser`.
+        num_steps: Number K of denoiser evaluations.
+        grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
+        eta: Fraction of fresh noise; 1 is ancestral (DDPM), 0 deterministic.
     """
 
     denoiser: PosteriorDenoiser
@@ -88,7 +88,7 @@ class Supervised(Sampler):
         return self.num_steps
 
     def denoiser_of(self, problem: InverseProblem | Unconditional) -> Prior:
-        """The denoiser, told of these rows' measurements."""
+        """Return the denoiser conditioned on these measurements."""
         if isinstance(problem, Unconditional):
             raise TypeError("a supervised sampler needs a measurement: give it an InverseProblem")
         return _Bound(self.denoiser, problem)

@@ -1,0 +1,1 @@
+"""Code shared by the studies: settings, tables, pages, model cards."""

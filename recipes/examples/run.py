@@ -1,0 +1,99 @@
+"""The example pictures of the README: faces that the prior has drawn, measured in three ways.
+
+    python -m recipes.examples.run                          # a second
+    python -m recipes.examples.run --restored restored      # after the README's commands: the picture of them
+
+The faces are tiles of ``zoo/faces64/samples.png``: nobody was photographed for them. Each is measured as ``lavps degrade`` would, with noise .05, and written as a PNG of 8 bits: what a camera gives.
+The mask and the kernel are files too, and it is these files that measured. ``truth/`` holds what was measured.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+from PIL import Image
+from torch import Tensor
+
+import lavps
+from lavps.io import ImageFile, read_image, write_image
+from lavps.io.arrays import read_kernel, read_mask
+from lavps.operators import AveragePool, Blur, Mask, Operator
+from lavps.operators.registry import named_family
+from lavps.restoration.panels import comparison, picture_panel
+
+SIDE, NOISE = 64, 0.05
+TILES = {"small": (5, 2), "hole": (6, 3), "shaken": (4, 3)}  # row and column among the samples
+
+
+@dataclass(frozen=True)
+class Config:
+    """Where things are."""
+
+    samples: Path = Path("zoo/faces64/samples.png")
+    """The sheet of samples."""
+    output: Path = Path("examples")
+    """Folder of the pictures."""
+    restored: Path | None = None
+    """Folder of the restored examples, to make one picture of."""
+
+
+def save(file: Path, pixels: Tensor) -> None:
+    mode = "L" if len(pixels) == 1 else "RGB"
+    write_image(file, pixels, ImageFile(pixels, None, "PNG", mode, "uint8"))
+
+
+def operator_of(name: str, shape: torch.Size, folder: Path) -> Operator:
+    """What measures an example; its mask or kernel is written, and read back."""
+    if name == "hole":
+        known = named_family("centre-box", shape).draw([0], shape).observed(torch.zeros(1, *shape))
+        assert known is not None
+        save(folder / "hole-mask.png", 2 * known.reshape(-1, *shape[1:])[:1].float() - 1)
+        return Mask(read_mask(folder / "hole-mask.png"))
+    if name == "shaken":
+        blur = named_family("motion-blur", shape).draw([0], shape)
+        assert isinstance(blur, Blur)
+        kernel = blur.kernel.reshape(blur.kernel.shape[-2:])
+        save(folder / "shaken-kernel.png", (2 * kernel / kernel.max() - 1)[None])
+        return Blur(read_kernel(folder / "shaken-kernel.png"))
+    return AveragePool(4)
+
+
+def sheet_of(restored: Path, folder: Path) -> None:
+    """The comparisons below each other, with the truth at their right."""
+    rows = []
+    for name in TILES:
+        truth = picture_panel(
+            read_image(folder / "truth" / f"{name}.png").pixels, "what was measured", "never shown"
+        )
+        pair = [Image.open(restored / f"{name}-comparison.png"), Image.open(io.BytesIO(comparison([truth])))]
+        row = Image.new("RGB", (sum(part.width for part in pair), max(part.height for part in pair)), "white")
+        row.paste(pair[0], (0, 0))
+        row.paste(pair[1], (pair[0].width, 0))
+        rows.append(row)
+    sheet = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)), "white")
+    for number, row in enumerate(rows):
+        sheet.paste(row, (0, number * row.height))
+    sheet.save(folder / "restored.png", optimize=True)
+
+
+def main(config: Config) -> None:
+    """Write the pictures."""
+    if config.restored is not None:
+        sheet_of(config.restored, config.output)
+        return
+    sheet = read_image(config.samples).pixels
+    (config.output / "truth").mkdir(parents=True, exist_ok=True)
+    for name, (row, column) in TILES.items():
+        x = sheet[:, row * SIDE : (row + 1) * SIDE, column * SIDE : (column + 1) * SIDE]
+        save(config.output / "truth" / f"{name}.png", x)
+        operator = operator_of(name, x.shape, config.output)
+        problem = lavps.InverseProblem.simulate(x[None], operator, lavps.GaussianNoise(NOISE), seed=0)
+        save(config.output / f"{name}.png", problem.y[0])
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

@@ -1,0 +1,316 @@
+"""The models of the zoo, each trained by one command.
+
+    python -m recipes.zoo.run faces64 --data path/to/data      # train (or resume), then install into zoo/
+    python -m recipes.zoo.run ffhq256-sr4 --no-cpu --data path/to/data    # the paper's size
+    python -m recipes.zoo.run --list
+
+A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same command, and installed as ``zoo/NAME``:
+weights, configuration, a model card with its data, command, time and losses, and for a prior a sheet of samples.
+The data are tar shards ``faces64-train.tar``, ``faces64-val.tar`` (Labelled Faces in the Wild) and ``natural64-...``
+(Tiny-ImageNet).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+
+import lavps
+from lavps.benchmark.report import markdown_table
+from lavps.checkpoints.folder import read_config
+from lavps.cli import main as command_line
+from lavps.training.preview import save_grid
+
+from ..common.training import arguments
+
+CARDS = Path(__file__).parent / "card.md"
+DATA = {
+    "faces64": "Labelled Faces in the Wild (deep-funneled), face crops of 64 x 64 pixels; 12,312 training images, people of "
+    "the validation and test images apart. Photographs of public figures by news agencies: **research use only**.",
+    "natural64": "Tiny-ImageNet, 64 x 64 pixels, 200 classes; 20,000 training images. ImageNet's terms: **non-commercial "
+    "research use only**.",
+}
+COMMON = {
+    "batch-size": 96,
+    "precision": "bf16",
+    "weights": "bfloat16",
+    "validation-images": 128,
+    "log-every": 20,
+}
+PRIOR = COMMON | {
+    "size": 64, "network": "unet-small", "steps": 1200, "learning-rate": 5e-4, "warmup-steps": 200, "ema-decay": 0.999,
+    "validate-every": 500, "checkpoint-every": 200, "preview-every": 600,
+}  # fmt: skip
+INFERENCE = COMMON | {
+    "network": "unet-tiny", "batch-size": 32, "steps": 1000, "learning-rate": 1e-3, "warmup-steps": 100,
+    "ema-decay": 0.99, "validate-every": 500, "checkpoint-every": 200, "preview-every": 500,
+}  # fmt: skip
+
+
+# A conditional denoiser is initialized with the prior.
+SUPERVISED = PRIOR | {
+    "batch-size": 64, "steps": 240, "learning-rate": 3e-4, "warmup-steps": 40,
+    "ema-decay": 0.99, "validate-every": 120, "checkpoint-every": 80, "preview-every": 240,
+}  # fmt: skip
+SHORTER = {
+    "steps": 400,
+    "warmup-steps": 50,
+    "validate-every": 200,
+    "checkpoint-every": 100,
+    "preview-every": 400,
+}
+SHORT = {"steps": 600, "validate-every": 300, "checkpoint-every": 100, "preview-every": 600}
+# The paper evaluates its model in the last 10, 20 or 30 % of the steps only.
+WINDOW = INFERENCE | {
+    "network": "unet-mini", "window": 0.3, "solver-steps": 3, "step-counts": "50 100",
+    "steps": 300, "warmup-steps": 50, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300,
+}  # fmt: skip
+# Smaller, and better on a family of blurs with half the images (benchmarks/conditionings.md).
+HDIT = INFERENCE | {
+    "network": "hdit-tiny", "step-counts": "25 50 100",
+    "steps": 300, "warmup-steps": 50, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300,
+}  # fmt: skip
+FAMILIES = ("random-motion-blur", "random-rectangle")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: kind, data, options of ``lavps train``, description, initialization, and whether it is installed in the zoo."""
+
+    kind: str
+    data: str
+    options: dict[str, Any]
+    about: str
+    begin_with: str | None = None
+    installed: bool = True
+
+    def narrow(self, folder: Path) -> Model:
+        """Return the model with a narrow copy of its network, for one step."""
+        folder.mkdir(parents=True, exist_ok=True)
+        description = folder / f"{self.options['network']}.json"
+        shape = NARROW[self.options["network"]]
+        description.write_text(
+            json.dumps({"kind": "hdit", "patch": 4, "head_dim": 16, "mapping_width": 16} | shape)
+        )
+        once = {
+            "network": description,
+            "batch-size": 2,
+            "steps": 1,
+            "warmup-steps": 1,
+            "validation-images": 2,
+            "num-workers": 0,
+        }
+        return replace(self, options=self.options | once)
+
+    def command(self, data: Path, output: Path, zoo: Path, cpu: bool = True) -> list[str]:
+        """Return the arguments of ``lavps``."""
+        options: dict[str, Any] = {
+            "data": data / f"{self.data}-train.tar",
+            "validation": data / f"{self.data}-val.tar",
+            "output": output,
+        }
+        if self.kind == "inference":
+            options["prior"] = zoo / self.data
+        if self.begin_with is not None:
+            options["begin-with"] = zoo / self.begin_with
+        return arguments(self.kind, options | self.options, cpu)
+
+
+def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
+    """Return an inference model of a prior, for one task or family."""
+    when = f"while t < {options['window']}" if "window" in options else "at any step"
+    about = f"An inference model of LAVPS for the prior `{prior}`, trained for `{task}` with noise 0.05, evaluated {when}."
+    return Model("inference", prior, options | {"task": task, "noise": 0.05}, about)
+
+
+SMALL = {
+    "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
+    "natural64": Model(
+        "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},
+        "An unconditional prior of natural images: samples have the texture and layout of photographs, not their objects. Its training was initialized with `faces64`.", "faces64",
+    ),
+} | {
+    f"{data}-{task}": warm_start(
+        data, task, INFERENCE | {"step-counts": "25 50 100"} | (SHORT if task in FAMILIES else SHORTER if data == "natural64" else {})
+    )
+    for data, task in (
+        ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"),
+        *[("faces64", family) for family in FAMILIES], ("natural64", "sr4"),
+    )
+} | {
+    f"faces64-{task}-window": warm_start("faces64", task, WINDOW) for task in ("sr4", "motion-blur", "centre-box")
+} | {
+    "faces64-jpeg": warm_start("faces64", "jpeg", HDIT)
+} | {
+    # Without the linearized step as an input, as in the paper.
+    f"faces64-{task}-plain": replace(
+        warm_start("faces64", task, INFERENCE | SHORTER | {"step-counts": "25 50 100", "no-shortcut": ""}), installed=False
+    )
+    for task in FAMILIES
+} | {
+    f"faces64-{task}-supervised": Model(
+        "conditional", "faces64", SUPERVISED | {"task": task, "noise": 0.05},
+        f"A baseline, not installed: a denoiser conditioned on the measurement, trained for `{task}` with noise 0.05.",
+        "faces64", installed=False,
+    )
+    for task in FAMILIES
+}  # fmt: skip
+
+# The paper's sizes and budgets at 256 x 256: FFHQ, 60,000 images for 5 epochs; ImageNet, 12,800 images for 20; batch 16.
+# It takes its priors ready-made: their options here are ours.
+PAPER_COMMON = {"precision": "bf16", "weights": "bfloat16", "validation-images": 32, "num-workers": 8}
+PAPER_PRIOR = PAPER_COMMON | {
+    "size": 256, "batch-size": 256, "steps": 200_000, "learning-rate": 2e-4, "warmup-steps": 5000, "ema-decay": 0.9999,
+}  # fmt: skip
+PAPER_BUDGETS: dict[str, dict[str, Any]] = {
+    "ffhq256": {"network": "hdit-ffhq256", "steps": 18_750, "learning-rate": 1e-4, "weight-decay": 1e-5},
+    "imagenet256": {
+        "network": "hdit-imagenet256",
+        "steps": 16_000,
+        "learning-rate": 5e-5,
+        "weight-decay": 0.0,
+    },
+}
+PAPER = {
+    name: Model("prior", name, PAPER_PRIOR | {"network": budget["network"]}, f"A prior of `{name}`.")
+    for name, budget in PAPER_BUDGETS.items()
+} | {
+    f"{name}-{task}": warm_start(name, task, PAPER_COMMON | budget | {"batch-size": 16, "ema-decay": 0.999, "window": 0.3})
+    for name, budget in PAPER_BUDGETS.items()
+    for task in ("sr4", "motion-blur", "centre-box", "random-motion-blur", "random-rectangle")
+}  # fmt: skip
+MODELS = SMALL | PAPER
+# A copy narrow enough to try a configuration anywhere: the same levels, attention and options.
+NARROW = {
+    "hdit-ffhq256": {"widths": [16, 16, 32, 32], "depths": [1, 1, 1, 1], "attention": [5, 7, None, None]},
+    "hdit-imagenet256": {"widths": [16, 16, 32], "depths": [1, 1, 1], "attention": [7, 7, None]},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Models to train."""
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Names of models of the zoo."""
+    data: Path = Path("data")
+    """Folder of the tar shards."""
+    runs: Path = Path("runs")
+    """Folder of the training runs."""
+    zoo: Path = Path("zoo")
+    """Folder of the zoo."""
+    list: bool = False
+    """Whether to list the models."""
+    index: bool = False
+    """Whether to rewrite the README of the zoo."""
+    install_only: bool = False
+    """Whether to install the result of a finished training."""
+    cpu: bool = True
+    """Whether to train on the CPU; --no-cpu uses the accelerators found by Accelerate."""
+    smoke: bool = False
+    """Whether to test the configuration: a narrow copy of the network, one step of two images, nothing installed."""
+
+
+def seconds_of(log: Path, batch_size: int) -> float:
+    """Return the wall time of a training run without interruptions, from the speed in its log."""
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    speeds = {row["step"]: row["images_per_second"] for row in rows if "images_per_second" in row}
+    steps = sorted(speeds)
+    return sum(
+        (now - before) * batch_size / speeds[now] for before, now in zip([0, *steps], steps, strict=False)
+    )
+
+
+def install(name: str, config: Config) -> Path:
+    """Copy ``runs/NAME/model`` to ``zoo/NAME`` and write its card."""
+    model, run, folder = MODELS[name], config.runs / name, config.zoo / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("model.safetensors", "config.json"):
+        shutil.copy(run / "model" / file, folder / file)
+    about = read_config(folder)
+    validation = about.training["validation"]
+    numbers = ", ".join(f"{key} {value:.4g}" for key, value in validation.items() if isinstance(value, float))
+    pictures = ""
+    if model.kind == "prior":
+        sampler = lavps.DDIM(lavps.load_prior(folder), num_steps=100)
+        samples = sampler.sample(
+            lavps.Unconditional(about.image_shape, 64), batch_size=16, progress=True
+        ).samples
+        assert samples is not None
+        save_grid(samples.flatten(0, 1), folder / "samples.png")
+        pictures = "![samples](samples.png)\n\n64 samples, not selected: DDIM, 100 steps, seed 0.\n"
+    words = model.command(Path("DATA"), Path("runs") / name, Path("zoo"))
+    card = CARDS.read_text().format(
+        name=name,
+        about=model.about,
+        kind=model.kind,
+        data=DATA[model.data],
+        command=" ".join(["lavps", *words]),
+        images=int(about.training["steps"]) * int(about.training["batch_size"]),
+        minutes=seconds_of(run / "log.jsonl", int(about.training["batch_size"])) / 60,
+        numbers=numbers,
+        megabytes=(folder / "model.safetensors").stat().st_size / 1e6,
+        parameters=sum(p.numel() for p in _network(folder).parameters()) / 1e6,
+        sha256=about.sha256,
+        pictures=pictures,
+    )
+    (folder / "README.md").write_text(card)
+    return folder
+
+
+def write_index(zoo: Path) -> Path:
+    """Write ``zoo/README.md``, one line per model."""
+    rows = []
+    for name, model in MODELS.items():
+        if not (file := zoo / name / "model.safetensors").exists():
+            continue
+        training = read_config(zoo / name).training
+        seen = int(training["steps"]) * int(training["batch_size"])
+        rows.append(
+            [f"[`{name}`]({name}/README.md)", model.about, f"{file.stat().st_size / 1e6:.1f}", f"{seen:,}"]
+        )
+    table = markdown_table(["model", "description", "MB", "training images"], rows)
+    about = "Every card states the training of its model, its data, their licence, and the results measured with it."
+    use = (
+        "The folder is also a package without code: after `pip install ./zoo`, in the repository, every command and\n"
+        '`lavps.load_prior("faces64")` find the models by name, in any folder and without network. `LICENSE` has the terms:\n'
+        "research use only."
+    )
+    (zoo / "README.md").write_text(
+        f"# Trained models\n\n{about} Written by `python -m recipes.zoo.run --index`.\n\n{use}\n\n{table}\n"
+    )
+    return zoo / "README.md"
+
+
+def _network(folder: Path) -> torch.nn.Module:
+    return lavps.nn.build_network(read_config(folder).network)
+
+
+def main(config: Config) -> None:
+    if config.index:
+        print(write_index(config.zoo))
+    elif config.list or not config.names:
+        print("\n".join(f"{name:28} {model.about}" for name, model in MODELS.items()))
+    for name in config.names:
+        if name not in MODELS:
+            raise SystemExit(f"there is no {name!r} in the zoo: there are {', '.join(MODELS)}")
+        if config.smoke:
+            narrow = MODELS[name].narrow(config.runs)
+            command_line(narrow.command(config.data, config.runs / name, config.runs / "zoo", config.cpu))
+            shutil.copytree(config.runs / name / "model", config.runs / "zoo" / name, dirs_exist_ok=True)
+            continue
+        if not config.install_only:
+            command_line(MODELS[name].command(config.data, config.runs / name, config.zoo, config.cpu))
+        if MODELS[name].installed:
+            print(f"installed {install(name, config)}")
+            write_index(config.zoo)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

@@ -1,0 +1,86 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+__all__ = ["Device", "File", "Folder", "Model", "N", "PriorPath", "RestorationOptions", "Std", "TaskName"]
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import tyro
+
+from ..devices import resolve_device
+from ..priors.precision import Precision
+from ..restoration.job import RestorationConfig
+from ..restoration.presets import Quality
+from ..restoration.spec import MeasurementSpec
+
+# Types of options, each with the word that --help prints for its value.
+T = TypeVar("T")
+File = Annotated[T, tyro.conf.arg(metavar="FILE")]
+Folder = Annotated[T, tyro.conf.arg(metavar="FOLDER")]
+Model = Annotated[T, tyro.conf.arg(metavar="FOLDER|NAME|ID")]
+N = Annotated[T, tyro.conf.arg(metavar="N")]
+Std = Annotated[T, tyro.conf.arg(metavar="STD")]
+TaskName = Annotated[T, tyro.conf.arg(metavar="NAME|FILE.py:NAME")]
+PriorPath = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE|NAME|ID")]
+Device = Annotated[T, tyro.conf.arg(metavar="DEVICE")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestorationOptions:
+    """Options of a restoration."""
+
+    # Model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), name of a model of the
+    # installed package lavps-zoo (faces64), or Hub id.
+    prior: PriorPath[str]
+    # Operator: a name (sr4, inpaint, deblur, denoise, motion-blur, jpeg, ...) or a Python object in a file.
+    # Default: the entry of a manifest of lavps degrade beside the file.
+    task: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE.py:NAME", aliases=["--operator"])] = None
+    # Execution of a Python file that a manifest.json beside the measurements names as its operator; without
+    # this option only a file given as --task is executed.
+    trust_manifest: bool = False
+    # Mask for inpaint: an image that is white where the measurement is known and black where it is missing.
+    # Default: the file's own transparency, with alpha 0 for missing pixels.
+    mask: File[Path | None] = None
+    kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
+    # Standard deviation of the noise, on the scale on which black is -1 and white is +1: 0.05 is 6.4 grey
+    # levels of 255. Masks accept 0. Default: the entry of a manifest of lavps degrade, else 0.05.
+    noise: Std[float | None] = None
+    # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
+    keep_known: bool | None = None
+    inference_model: Model[str | None] = None  # Inference model that was trained for this prior.
+    samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
+    seed: N[int] = 0  # Seed of the sampler's noise.
+    quality: Quality | None = None  # Preset of quality against cost; default balanced.
+    evaluations: N[int | None] = None  # Denoiser evaluations per sample at most, instead of --quality.
+    tile_batch: N[int] = 16  # Windows per denoiser call, for images larger than the prior's.
+    precision: Precision = "fp32"  # Precision of the prior's network; images and noise stay in fp32.
+    compile: bool = False  # Compilation of the prior's network: a slow first evaluation, then faster ones.
+    label: N[int | None] = None  # Class, for a class-conditional prior of another library.
+    device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
+
+    def job(self) -> RestorationConfig:
+        """Return the options in plain values."""
+        return RestorationConfig(
+            self.prior,
+            self.inference_model,
+            MeasurementSpec(
+                self.task,
+                self.noise,
+                self.mask,
+                self.kernel,
+                trust_manifest=self.trust_manifest,
+                keep_known=self.keep_known,
+            ),
+            self.samples,
+            self.seed,
+            quality=self.quality,
+            evaluations=self.evaluations,
+            tile_batch=self.tile_batch,
+            device=resolve_device(self.device),
+            label=self.label,
+            precision=self.precision,
+            compiled=self.compile,
+        )

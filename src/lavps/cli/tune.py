@@ -1,0 +1,113 @@
+"""``lavps tune``: a sampling schedule for a prior, a task and a range of noise levels, learned in minutes."""
+
+from __future__ import annotations
+
+__all__ = ["Tune"]
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+from torch import Tensor
+
+from ..amortization.loading import prior_hash
+from ..checkpoints import load_prior
+from ..data_step import Stationary
+from ..devices import resolve_device
+from ..operators.registry import family_from
+from ..priors import LatentPrior, Prior
+from ..problem import Unconditional
+from ..restoration.schedules import TunedSchedule
+from ..samplers import DDIM, Settings, WienerPIR
+from ..training.data import ImageData, image_of
+from ..training.tuning import TuningConfig, tune
+from .failures import fatal
+from .options import Device, N, PriorPath, TaskName
+
+_PRIOR_SAMPLE_STEPS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """Learn a sampling schedule for a prior, a task and a range of noise levels: a few dozen numbers.
+
+    $ lavps tune --prior zoo/faces64 --task sr4 --noise 0.05 --data faces/ --evaluations 8 -o sr4-8.json
+    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/faces64 --schedule sr4-8.json
+    """
+
+    prior: PriorPath[str]  # Prior: model folder, checkpoint of another library, name in the zoo, or Hub id.
+    task: TaskName[str]  # Operator: sr4, denoise, motion-blur, ..., or a Python object in a file.
+    # Standard deviation of the noise, or the lowest and the highest one.
+    noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
+    # Images like those to restore: a folder, or tar files; default samples of the prior.
+    data: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER|TAR")] = None
+    evaluations: N[int] = 8  # Denoiser evaluations per sample.
+    iterations: N[int] = 100  # Optimizer steps.
+    batch: N[int] = 2  # Images per step.
+    images: N[int] = 256  # Training images used at most.
+    validation_images: N[int] = 16  # Validation images, which are not used for training.
+    seed: N[int] = 0  # Seed of images, operators and noise.
+    checkpointing: bool = False  # Recomputation of activations, for large networks.
+    # File of the schedule.
+    output: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])] = Path("schedule.json")
+    device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
+
+    def run(self) -> None:
+        """Tune, write the schedule, and print the scores."""
+        with fatal("tune"):
+            if len(self.noise) not in (1, 2) or min(self.noise) <= 0:
+                raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
+            if self.evaluations < 2 or min(self.iterations, self.batch, self.validation_images) < 1:
+                raise ValueError("--evaluations must be at least 2, the other numbers at least 1")
+            device = resolve_device(self.device)
+            prior = load_prior(self.prior, device)
+            shape = getattr(prior, "image_shape", None)
+            if shape is None or isinstance(prior, LatentPrior):
+                raise ValueError("lavps tune needs a prior of images of a known size")
+            family = family_from(self.task, tuple(shape))
+            images = self._images(prior, tuple(shape)).to(device)
+            held_out, training = images[: self.validation_images], images[self.validation_images :]
+            if not len(training):
+                raise ValueError(f"{len(images)} images are too few: --validation-images takes all of them")
+            initial = WienerPIR(prior, num_steps=self.evaluations, covariance=Stationary.fit(training.cpu()))
+            config = TuningConfig(
+                self.iterations,
+                self.batch,
+                seed=self.seed,
+                checkpointing=self.checkpointing,
+                progress=True,
+            )
+            result = tune(
+                initial,
+                lambda items: training[[image_of(item, len(training), self.seed) for item in items]],
+                held_out,
+                family,
+                (min(self.noise), max(self.noise)),
+                config,
+            )
+            TunedSchedule(
+                Settings(result.sampler),
+                prior_hash(prior) or "",
+                self.task,
+                (min(self.noise), max(self.noise)),
+                {"before": result.before, "after": result.after},
+            ).write(self.output)
+        gain = 100 * (1 - result.after / result.before)
+        print(
+            f"validation score {result.before:.4f} before, {result.after:.4f} after ({gain:.1f} % lower), "
+            f"with {len(held_out)} images and {self.evaluations} evaluations; the schedule is {self.output}"
+        )
+
+    def _images(self, prior: Prior, shape: tuple[int, ...]) -> Tensor:
+        count = self.images + self.validation_images
+        if self.data is None:
+            print(f"no --data: drawing {count} images from the prior")
+            sampler = DDIM(prior, num_steps=_PRIOR_SAMPLE_STEPS)
+            drawn = sampler.sample(Unconditional(shape, count), seed=self.seed, batch_size=16).samples
+            assert drawn is not None
+            return drawn[:, 0]
+        data = ImageData.open(self.data, (shape[1], shape[2]), shape[0], cache=False)
+        chosen = [image_of(item, len(data), self.seed) for item in range(min(count, len(data)))]
+        return torch.stack([data[index] for index in chosen])

@@ -1,0 +1,69 @@
+"""Noise of a measured file, estimated where the measurement shows it.
+
+White noise is added to the measurement, so it is estimated from the measurement itself if that is an image:
+denoising, inpainting (known pixels only), block means, blurs, and operators of your own. Clipped exposure,
+JPEG and Fourier magnitudes change the noise, and so does lossy compression of the file. The noise must be
+given there.
+"""
+
+from __future__ import annotations
+
+__all__ = ["NoiseEstimate", "estimated_noise"]
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..evaluation import estimate_noise
+from ..io.image import ImageFile
+from ..operators import JPEG, HDRClip, Mask, Operator, PhaseRetrieval
+
+_ROUNDING = 2.0 / 255.0 / math.sqrt(12.0)  # noise of rounding to 8 bits, the smallest estimate
+_LOSSY = ("JPEG", "WEBP")
+
+
+@dataclass(frozen=True)
+class NoiseEstimate:
+    """Estimated standard deviation of the noise.
+
+    Attributes:
+        std: Standard deviation, black -1 and white +1, to three digits.
+        uncertainty: Standard error of the estimate.
+    """
+
+    std: float
+    uncertainty: float
+
+    def __str__(self) -> str:
+        return f"{self.std:g} +- {self.uncertainty:.1g}, estimated"
+
+
+def estimated_noise(task: str, y: Tensor, image: ImageFile | None, operator: Operator) -> NoiseEstimate:
+    """Estimate the noise of a measurement.
+
+    Args:
+        task: Name of the operator, for the error.
+        y: Measurement (C, H, W).
+        image: File of the measurement; None if it holds other numbers than pixels.
+        operator: Operator of the measurement.
+
+    Raises:
+        ValueError: The noise cannot be estimated, and must be given.
+    """
+    remedy = "give its standard deviation, such as --noise 0.05"
+    if isinstance(operator, JPEG | HDRClip | PhaseRetrieval):
+        raise ValueError(f"the noise is not visible in measurements of {task}: {remedy}")
+    if image is None or y.ndim != 3:
+        raise ValueError(f"the noise of a measurement that is no image cannot be estimated: {remedy}")
+    if image.format in _LOSSY:
+        raise ValueError(f"{image.format} compression removes the noise that an estimate needs: {remedy}")
+    known = None
+    if isinstance(operator, Mask):
+        known = operator.mask.reshape(-1, *operator.mask.shape[-2:])
+    try:
+        std, uncertainty = estimate_noise(y, known)
+    except ValueError as error:
+        raise ValueError(f"{error}: {remedy}") from error
+    std, uncertainty = max(std, _ROUNDING), max(uncertainty, _ROUNDING / 10)
+    return NoiseEstimate(float(f"{std:.3g}"), float(f"{uncertainty:.3g}"))

@@ -1,0 +1,50 @@
+"""The help of every command: named values, and descriptions that stand alone."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from lavps.cli import main
+
+PREPOSITION = re.compile(
+    r"(of|to|in|for|from|with|by|at|on|under|over|until|into|as|than|within|without|beside|where|when|how|what|"
+    r"which|who)\b",
+    re.IGNORECASE,
+)
+
+
+def _help(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+    assert not end.value.code
+    return capsys.readouterr().out
+
+
+def _descriptions(text: str) -> list[str]:
+    """Return the first words of every option's description, on its own line or on the next."""
+    found = []
+    for line, following in pairwise(text.splitlines()):
+        if re.match(r"(--?[a-z]|[A-Z|.=\[\]]+ {2,})", line.strip("│| ")):
+            _, *described = re.split(r" {2,}", line.strip("│| "))
+            found.append(described[0] if described else following.strip("│| "))
+    return found
+
+
+def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    commands: list[tuple[str, ...]] = [()]
+    for command in commands:  # grows by the subcommands that are found
+        text = _help(capsys, *command)
+        commands += [(*command, name) for name in re.findall(r"(?m)^\W+[•*] ([a-z-]+)", text)]
+        assert "{None}|" not in text, command
+        descriptions = _descriptions(text)
+        assert "show this help message and exit" in descriptions
+        assert not [line for line in descriptions if PREPOSITION.match(line)], command
+        assert not [line for line in descriptions if line.startswith("(default")], (
+            f"{command}: no description"
+        )
+    assert {("restore",), ("train", "prior"), ("bench", "sweep"), ("doctor",)} <= set(commands)
+    assert len(commands) == 22, commands

@@ -1,0 +1,79 @@
+"""The README's examples run as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from lavps.cli import main
+from support.problems import ConvDenoiser, images
+
+README = Path(__file__).parents[1].parent / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
+
+
+COMMANDS = re.findall(r"^lavps (train .*)$", README.read_text(), re.M)
+# Those on the examples are in test_five_minutes.
+ON_FILES = re.findall(r"^lavps ((?:degrade|restore (?!examples)|replay|doctor).*)$", README.read_text(), re.M)
+# Fronts with few steps, for the folders of the prior and of the inference model.
+COST = {"score": 0.1, "forwards": 5, "backwards": 2, "model_forwards": 2}
+GUIDANCE = {"prior": {"kind": "Gradient", "steps": 1}, "sr4": {"kind": "Amortized", "model": None}}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images in which the README's trainings have run, for two steps each."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "images").mkdir()
+    for number, pixels in enumerate(images(4, (3, 64, 64)).add(1).mul(127.5).byte().permute(0, 2, 3, 1)):
+        Image.fromarray(pixels.numpy()).save(folder / "images" / f"{number}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in COMMANDS:
+            main([*command.split(), "--steps", "2", "--batch-size", "2", "--warmup-steps", "1", "--cpu"])
+    for model, guidance in GUIDANCE.items():
+        settings = {"sampler": "MGDM", "num_steps": 4, "guidance": guidance}
+        front = [{"settings": settings} | COST]
+        (folder / "runs" / model / "model" / "fronts.json").write_text(json.dumps(front))
+    Image.fromarray(pixels.numpy()[:16, :16]).save(folder / "photo.png")
+    Image.new("L", (16, 16), 255).save(folder / "mask.png")
+    return folder
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_an_example_runs(
+    number: int, capsys: pytest.CaptureFixture[str], trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trained)
+    given = {
+        "my_network": ConvDenoiser(3),
+        "my_function": lambda x: x.flip(-1),
+        "y": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).mul(0.3),
+        "lavps": __import__("lavps"),
+    }
+    if "in_shape=(3, 64, 64)" in BLOCKS[number]:
+        given["y"] = images(1, (3, 64, 64))
+    exec(compile(BLOCKS[number], f"README.md, example {number}", "exec"), given)
+    if "oracle_mixture" in BLOCKS[number]:
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == ["MGDM", "MMPS", "DPS"]
+        assert all(float(line.split()[2].rstrip(",")) < 0.12 for line in lines), lines
+
+
+def test_the_commands_on_files_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
+    for command in ON_FILES:
+        main(command.split())
+    assert (trained / "restored" / "photo-comparison.png").is_file()
+    assert (trained / "restored" / "3.npy").is_file()
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) == 5
+    assert [command.split()[0] for command in ON_FILES].count("restore") == 4
+    assert [command.split()[1] for command in COMMANDS] == ["prior", "inference"]

@@ -1,0 +1,88 @@
+"""The recipes: layout, commands, pages, and the paper's configurations on a narrow copy."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.recipes import ROOT, run
+
+STUDIES = sorted(path.parent.name for path in ROOT.glob("recipes/*/run.py"))
+
+
+def write_shard(path: Path, count: int, side: int) -> None:
+    """A tar of random images."""
+    with tarfile.open(path, "w") as shard:
+        for place in range(count):
+            pixels = np.random.default_rng(place).integers(0, 255, (side, side, 3), dtype=np.uint8)
+            data = io.BytesIO()
+            Image.fromarray(pixels).save(data, "PNG")
+            entry = tarfile.TarInfo(f"{place:03d}.png")
+            entry.size = data.tell()
+            data.seek(0)
+            shard.addfile(entry, data)
+
+
+@pytest.mark.parametrize("name", ["zoo", "speedup", "architectures", "conditionings"])
+def test_a_recipe_says_what_it_does(name: str) -> None:
+    assert "usage:" in run(name, "--help")
+
+
+def test_a_study_imports_its_own_folder_and_common_only() -> None:
+    for path in ROOT.glob("recipes/*/*.py"):
+        for names in re.findall(r"^from (\.\S*) import", path.read_text(), re.M):
+            own = names.startswith("..common") or not names.startswith("..")
+            assert own, f"{path.relative_to(ROOT)} imports {names}"
+
+
+def test_the_readme_lists_every_study() -> None:
+    listed = re.findall(r"`python -m recipes\.(\w+)\.run", (ROOT / "recipes" / "README.md").read_text())
+    assert sorted(set(listed)) == STUDIES
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("benchmarks/*.md")), ids=lambda path: path.stem)
+def test_a_page_names_its_command_and_follows_the_style(page: Path) -> None:
+    text = page.read_text()
+    assert f"python -m recipes.{page.stem}.run" in text
+    assert not re.search(r"rival|equal quality|(?<![\d\w/])\.\d", text)
+    assert text.count("**NFE**") <= 1
+
+
+@pytest.mark.parametrize("study", ["baselines", "natural", "nonlinear", "out_of_distribution"])
+def test_a_linearized_step_is_no_pass_of_a_model(study: str) -> None:
+    for record in json.loads((ROOT / "benchmarks" / f"{study}.json").read_text()):
+        if "method" in record:
+            trained = record["name"].startswith("LAVPS")
+            assert trained == (record["model_forwards"] > 0), record["name"]
+            linearized = "linearized" in record["name"]
+            assert linearized == (record["linearized_steps"] > 0), record["name"]
+
+
+def test_the_zoo_lists_its_models_at_both_scales() -> None:
+    listed = run("zoo", "--list")
+    for name in (
+        "faces64 ",
+        "faces64-sr4 ",
+        "ffhq256 ",
+        "ffhq256-motion-blur ",
+        "imagenet256-random-rectangle ",
+    ):
+        assert name in listed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", ["ffhq256", "imagenet256"])
+def test_the_configurations_of_the_paper_take_a_step(prior: str, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write_shard(tmp_path / f"{prior}-{split}.tar", 2, 256)
+    where = ("--data", tmp_path, "--runs", tmp_path / "runs", "--zoo", tmp_path / "zoo", "--smoke")
+    run("zoo", prior, f"{prior}-sr4", f"{prior}-random-motion-blur", *where)
+    for name in (prior, f"{prior}-sr4", f"{prior}-random-motion-blur"):
+        assert (tmp_path / "runs" / name / "model" / "model.safetensors").exists()

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lavps
+from lavps.guidance import Gradient
+from lavps.samplers import Posterior, RunningStatistics, Trace
+from support.problems import network_prior, pooling_problem
+
+SAMPLER = lavps.MGDM(network_prior(), num_steps=8, guidance=Gradient(steps=1))
+
+
+def test_samples_are_item_major_and_statistics_are_theirs() -> None:
+    posterior = SAMPLER.sample(pooling_problem(3), 7, seed=1)
+    assert posterior.samples.shape == (3, 7, 1, 8, 8)
+    torch.testing.assert_close(posterior.mean, posterior.samples.mean(1))
+    torch.testing.assert_close(posterior.std, posterior.samples.std(1))
+    torch.testing.assert_close(posterior.quantile(0.3), posterior.samples.quantile(0.3, dim=1))
+    low, high = posterior.interval(0.8)
+    torch.testing.assert_close(low, posterior.samples.quantile(0.1, dim=1))
+    assert (low <= high).all()
+
+
+def test_one_sample_has_no_spread_to_speak_of() -> None:
+    assert SAMPLER.sample(pooling_problem(2)).std.isnan().all()
+
+
+def test_streaming_gives_the_same_statistics_without_the_samples() -> None:
+    kept = SAMPLER.sample(pooling_problem(2), 30, seed=1)
+    streamed = SAMPLER.sample(pooling_problem(2), 30, seed=1, keep_samples=False, batch_size=7)
+    assert streamed.samples is None
+    torch.testing.assert_close(streamed.mean, kept.mean.double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(streamed.std, kept.std.double(), atol=1e-5, rtol=1e-4)
+    error = (streamed.quantile(0.5) - kept.quantile(0.5)).abs() / kept.std
+    assert error.mean() < 0.15
+    with pytest.raises(KeyError, match="quantiles="):
+        streamed.quantile(0.33)
+
+
+@given(st.floats(0.05, 0.95), st.integers(0, 5))
+def test_running_quantiles_approach_the_true_ones(q: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    stream = torch.randn(800, 5, 4, generator=generator).exp()
+    statistics = RunningStatistics([q])
+    for x in stream:
+        statistics.update(x)
+    exact = stream.double().quantile(q, dim=0)
+    # In ranks, where the scale of the distribution does not matter.
+    rank = (stream.double() <= statistics.quantile(q)).double().mean(0)
+    assert (rank - q).abs().max() < 0.06
+    assert (rank - q).abs().mean() < 0.02
+    assert exact.shape == statistics.quantile(q).shape
+    torch.testing.assert_close(statistics.mean, stream.double().mean(0))
+    torch.testing.assert_close(statistics.std, stream.double().std(0))
+
+
+def test_running_quantiles_of_few_samples_are_exact() -> None:
+    stream = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double()
+    statistics = RunningStatistics([0.25])
+    for x in stream:
+        statistics.update(x)
+    torch.testing.assert_close(statistics.quantile(0.25), stream.quantile(0.25, dim=0))
+
+
+def test_the_trace_records_every_step() -> None:
+    sampler = lavps.LAVPS(
+        network_prior(),
+        lambda c: lavps.DiagonalGaussian(c.bridge.mean + 1.0, c.bridge.log_std),
+        num_steps=12,
+        gradient_steps_start=1,
+        r_switch=0.5,
+    )
+    trace = sampler.sample(pooling_problem(2), 2).trace
+    inside = trace.times <= 0.5 + 1e-9
+    assert trace.losses.shape == trace.accepted.shape == (10, 4)
+    assert trace.accepted[inside].isfinite().all()
+    assert trace.accepted[~inside].isnan().all(), "no safeguard decision while t > 0.5"
+    assert trace.model_forwards == inside.sum()
+    assert trace.acceptance_by_step.shape == (10,)
+    assert 0 <= trace.acceptance <= 1
+    assert trace.seconds > 0
+    assert (trace.step_backwards[~inside] == 1).all()
+    assert (trace.step_forwards[~inside][1:] == 2).all(), "one for the gradient, one for x_0"
+
+
+def test_a_trace_of_zero_shot_has_no_acceptance() -> None:
+    assert (
+        SAMPLER.sample(pooling_problem(1)).trace.acceptance
+        != SAMPLER.sample(pooling_problem(1)).trace.acceptance
+    )
+
+
+def test_the_posterior_of_one_item_is_its_part_of_all() -> None:
+    samples = torch.randn(3, 4, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    rows, steps = 12, 5
+    losses = torch.arange(steps * rows, dtype=torch.float64).reshape(steps, rows)
+    ones = torch.ones(steps, dtype=torch.float64)
+    accepted = (losses % 3 == 0).double()
+    trace = Trace(ones, losses, accepted, 2 * ones, ones, 0 * ones, 6 * ones)
+    posterior = Posterior(samples, samples.mean(1), samples.std(1), 4, trace)
+    last = posterior[-1]
+    assert last.samples is not None
+    torch.testing.assert_close(last.samples, samples[2:])
+    torch.testing.assert_close(last.mean, posterior.mean[2:])
+    torch.testing.assert_close(last.trace.losses, losses[:, 8:])
+    assert last.trace.acceptance == float(accepted[:, 8:].mean())
+    assert last.trace.forwards == posterior.trace.forwards == 10
+    assert last.trace.seconds == pytest.approx(posterior.trace.seconds / 3)
+    with pytest.raises(IndexError):
+        posterior[3]

@@ -1,0 +1,1 @@
+"""Oracles and helpers that tests of several modules share."""

@@ -1,0 +1,144 @@
+"""The data step against dense linear algebra."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+import lavps
+from lavps.data_step import Covariance, Isotropic, Stationary, data_step
+from lavps.operators import AveragePool, Blur, HDRClip, Identity, Mask
+
+COVARIANCES: dict[str, Covariance] = {
+    "isotropic": Isotropic(strength=2.0, variance=0.3),
+    "stationary": Stationary(variance=0.3, exponent=2.0),
+}
+EACH = pytest.mark.parametrize("covariance", COVARIANCES.values(), ids=COVARIANCES)
+LEVEL = torch.tensor(0.4, dtype=torch.float64)
+SHAPE = (3, 4, 4)
+
+
+def matrix(function, like: Tensor) -> Tensor:
+    """Matrix of a linear function of images."""
+    basis = torch.eye(like[0].numel(), dtype=like.dtype).reshape(-1, *like.shape[1:])
+    return function(basis).flatten(1).T
+
+
+def problem(operator: lavps.Operator, rows: int, std: float = 0.1) -> lavps.InverseProblem:
+    x = torch.randn(1, *SHAPE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return lavps.InverseProblem.simulate(x, operator, lavps.GaussianNoise(std)).repeat(rows)
+
+
+OPERATORS = {
+    "pool": AveragePool(2),
+    "mask": Mask(torch.tensor([[1, 0], [1, 1]]).repeat(2, 2).bool()),
+    "blur": Blur(torch.tensor([[1.0, 2.0, 1.0]]).T @ torch.tensor([[1.0, 2.0, 1.0]]) / 16),
+}
+
+
+@EACH
+def test_the_root_is_symmetric_and_its_square_is_the_covariance(covariance: Covariance) -> None:
+    like = torch.zeros(48, *SHAPE, dtype=torch.float64)
+    root = matrix(covariance.product(LEVEL, like, 0.5), like)
+    assert torch.allclose(root, root.T, atol=1e-12)
+    if isinstance(covariance, Isotropic):
+        precision = 2.0 / 0.16 + 1 / 0.3
+        assert torch.allclose(root @ root, torch.eye(48, dtype=torch.float64) / precision, atol=1e-12)
+    else:
+        prior = matrix(covariance.product(torch.tensor(torch.inf), like), like)
+        expected = torch.linalg.inv(torch.linalg.inv(prior) + torch.eye(48) / 0.16)
+        assert torch.allclose(root @ root, expected, atol=1e-3)  # the noise level 80 stands for infinity
+        assert float(prior.diagonal().mean()) == pytest.approx(0.3, rel=1e-2)
+
+
+@EACH
+@pytest.mark.parametrize("name", OPERATORS)
+def test_draws_have_the_exact_mean_and_covariance(covariance: Covariance, name: str) -> None:
+    rows = 4000
+    measured = problem(OPERATORS[name], rows)
+    x_0 = torch.full((rows, *SHAPE), 0.2, dtype=torch.float64)
+    options = {"solver_steps": 100, "tolerance": 1e-10}
+    generator = torch.Generator().manual_seed(2)
+    z = [torch.randn(s, generator=generator, dtype=torch.float64) for s in (x_0.shape, measured.y.shape)]
+
+    dense = matrix(covariance.product(LEVEL, x_0[:48]), x_0[:48])
+    a = measured.operator.matrix(SHAPE).double()
+    y, std = measured.y[0].flatten(), 0.1
+    if (observed := measured.operator.observed(measured.y)) is not None:
+        kept = observed.expand_as(measured.y)[0].flatten().bool()
+        a, y = a[kept], y[kept]
+    exact = torch.linalg.inv(torch.linalg.inv(dense) + a.T @ a / std**2)
+    mean = x_0[0].flatten() + exact @ a.T @ (y - a @ x_0[0].flatten()) / std**2
+
+    mode = data_step(measured[0], x_0[:1], covariance, LEVEL, **options)
+    assert torch.allclose(mode.flatten(), mean, atol=1e-7)
+    draws = data_step(
+        measured, x_0, covariance, LEVEL, image_noise=z[0], measurement_noise=z[1], **options
+    ).flatten(1)
+    assert torch.allclose(draws.mean(0), mean, atol=5 * float(exact.diagonal().max() / rows) ** 0.5)
+    assert torch.allclose(draws.T.cov(), exact, atol=6 * float(exact.diagonal().max()) / rows**0.5)
+
+
+def test_complex_measurements_are_perturbed_by_their_own_noise() -> None:
+    rows = 4000
+    x = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    fourier = lavps.operators.as_operator(
+        lambda x: torch.fft.fft2(x.to(torch.complex128), norm="ortho"), x.shape[1:], True
+    )
+    one = lavps.InverseProblem(
+        torch.zeros(1, 1, 4, 4, dtype=torch.complex128), fourier, lavps.GaussianNoise(0.3)
+    )
+    measured, x_0 = one.repeat(rows), x.expand(rows, -1, -1, -1)
+    generator = torch.Generator().manual_seed(3)
+    image_noise = torch.randn(x_0.shape, generator=generator, dtype=torch.float64)
+    noise = torch.randn(measured.y.shape, generator=generator, dtype=torch.complex128)
+    draws = data_step(measured, x_0, Isotropic(), LEVEL, image_noise=image_noise, measurement_noise=noise)
+    # A unitary transform of real pixels: two real measurements of variance 0.045 each, of which one counts.
+    assert float(draws.var()) == pytest.approx(1 / (1 / 0.16 + 2 / 0.09), rel=0.02)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 2.5])
+def test_the_spectrum_is_recovered_from_images(exponent: float) -> None:
+    like = torch.zeros(400, 3, 32, 32)
+    truth = Stationary(0.2, exponent, 0.1)
+    z = torch.randn(like.shape, generator=torch.Generator().manual_seed(4))
+    found = Stationary.fit(truth.product(torch.tensor(torch.inf), like, 0.5)(z))
+    assert found.exponent == pytest.approx(exponent, abs=0.05)
+    assert found.variance == pytest.approx(0.2, rel=0.1)
+    assert found.chroma == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_nonlinear_operator_is_linearized_again_at_every_step() -> None:
+    x = 0.8 * torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    measured = lavps.InverseProblem.simulate(x, HDRClip(), lavps.GaussianNoise(0.05))
+    covariance, level = Isotropic(variance=0.5), torch.tensor(torch.inf)
+
+    def objective(image: Tensor) -> Tensor:
+        return -measured.log_likelihood(image) + (image - x_0).square().flatten(1).sum(1) / 2 / 0.5
+
+    x_0 = 0.3 * x
+    results = [data_step(measured, x_0, covariance, level, linearizations=n) for n in (1, 2, 4)]
+    losses = [objective(image) for image in (x_0, *results)]
+    assert all(bool((after <= before + 1e-6).all()) for before, after in pairwise(losses))
+
+
+@pytest.mark.parametrize("wrong", [{"strength": 0.0}, {"variance": -1.0}])
+def test_an_impossible_isotropic_covariance_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        Isotropic(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"variance": 0.0}, {"exponent": -1.0}, {"chroma": 0.6}])
+def test_an_impossible_spectrum_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="Stationary needs"):
+        Stationary(**wrong)
+
+
+def test_a_measured_identity_pulls_towards_the_measurement() -> None:
+    measured = lavps.InverseProblem(torch.ones(1, 1, 4, 4), Identity(), lavps.GaussianNoise(1.0))
+    x_0 = torch.zeros(1, 1, 4, 4)
+    moved = data_step(measured, x_0, Isotropic(variance=1.0), torch.tensor(torch.inf))
+    assert moved.mean().item() == pytest.approx(0.5, abs=1e-3)

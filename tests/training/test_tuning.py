@@ -1,0 +1,126 @@
+"""Learned schedules: nearer to the exact posterior, and refused for what they were not tuned for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import lavps
+from lavps.cli import main
+from lavps.data_step import Stationary
+from lavps.evaluation import oracle_mixture, oracle_problem, score
+from lavps.operators.families import FixedOperator
+from lavps.restoration.schedules import TunedSchedule
+from lavps.samplers import Settings
+from lavps.training.tuning import TuningConfig, sample_score, tune
+from support.restoring import picture, save, write_prior
+
+
+def test_the_initial_schedule_is_that_of_wienerpir() -> None:
+    prior = oracle_mixture(seed=1)
+    _, problem = oracle_problem(prior, "sr4", 2)
+    sampler = lavps.WienerPIR(prior, num_steps=6)
+    ours = lavps.TunedPIR.like(sampler).sample(problem, 3).samples
+    assert (ours - sampler.sample(problem, 3).samples).abs().max() < 0.01  # level 80 in place of infinity
+
+
+def test_a_learned_schedule_is_nearer_to_the_exact_posterior() -> None:
+    prior = oracle_mixture(seed=1)
+    _, problem = oracle_problem(prior, "sr4", 4, seed=1)
+    exact = lavps.exact_posterior(prior, problem)
+    covariance = Stationary.fit(prior.sample(512, seed=9))
+    initial = lavps.WienerPIR(prior, num_steps=4, covariance=covariance)
+    images, std = prior.sample(1024, seed=77), float(problem.noise.std)  # type: ignore[attr-defined]
+
+    def drawn(items: Sequence[int]) -> Tensor:
+        return images[[item % len(images) for item in items]]
+
+    result = tune(
+        initial,
+        drawn,
+        prior.sample(64, seed=5),
+        FixedOperator(problem.operator),
+        (std, std),
+        TuningConfig(iterations=40, batch_size=16, validate_every=20),
+    )
+    assert result.after < 0.9 * result.before
+    before, after = (
+        score(sampler.sample(problem, 96).samples, problem, exact) for sampler in (initial, result.sampler)
+    )
+    assert after.sw2 < 0.75 * before.sw2, (before.sw2, after.sw2)
+    chi_square = problem.repeat(32).chi_square(result.sampler.sample(problem, 32).samples.flatten(0, 1))
+    assert 0.7 < float(chi_square.mean()) < 1.5
+    settings = Settings(result.sampler)
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+def test_the_score_is_proper_for_pairs_of_samples() -> None:
+    """Samples with the distribution of the truth score better than too narrow or too wide ones."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    truth = normal(4000, 1, 8, 8)
+    means = [float(sample_score(std * normal(4000, 2, 1, 8, 8), truth).mean()) for std in (0.5, 1.0, 2.0)]
+    assert means[1] < min(means[0], means[2])
+
+
+def test_the_numbers_must_fit_together() -> None:
+    good = lavps.TunedPIR.like(lavps.WienerPIR(oracle_mixture(), num_steps=3))
+    with pytest.raises(ValueError, match="descend"):
+        lavps.TunedPIR(**vars(good) | {"levels": (1.0, 2.0, 3.0)})
+    with pytest.raises(ValueError, match="3 levels need"):
+        lavps.TunedPIR(**vars(good) | {"kept": (1.0,)})
+    with pytest.raises(ValueError, match="own number of evaluations"):
+        Settings(good).with_num_steps(5)
+
+
+def test_from_the_command_line_to_a_restored_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prior = write_prior(tmp_path / "prior", front=False)
+    (tmp_path / "images").mkdir()
+    for n in range(8):
+        Image.fromarray(picture(8, 8, seed=n)).save(tmp_path / "images" / f"{n}.png")
+    file = tmp_path / "schedule.json"
+    main(
+        ["tune", "--prior", str(prior), "--task", "sr2", "--noise", "0.02", "0.1", "--data",
+         str(tmp_path / "images"), "--evaluations", "3", "--iterations", "2", "--validation-images", "4",
+         "--device", "cpu", "-o", str(file)]
+    )  # fmt: skip
+    assert "validation score" in capsys.readouterr().out
+    schedule = TunedSchedule.read(file)
+    assert (schedule.task, schedule.noise, schedule.settings.num_steps) == ("sr2", (0.02, 0.1), 3)
+    assert schedule.scores["after"] <= schedule.scores["before"]
+    photo = save(tmp_path / "photo.png", picture(4, 4))
+    words = ["restore", str(photo), "--prior", str(prior), "--schedule", str(file), "--device", "cpu"]
+    out = ["--output", str(tmp_path / "out")]
+    main([*words, "--task", "sr2", "--noise", "0.05", *out])
+    manifest = json.loads((tmp_path / "out" / "photo.json").read_text())
+    assert manifest["settings"] == schedule.settings.to_dict()
+    assert manifest["result"]["forwards"] == 3
+    capsys.readouterr()
+    main(["replay", str(tmp_path / "out" / "photo.json")])
+    assert "identical" in capsys.readouterr().out
+    for more, reason in (
+        (["--task", "sr4", "--noise", "0.05"], "tuned for task sr2, not for sr4"),
+        (["--task", "sr2", "--noise", "0.3"], "tuned for noise 0.02 to 0.1, not for 0.3"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([*words, *more, *out])
+        assert stop.value.code == 3
+        assert reason in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--task", "sr2", "--noise", "0.05", "--quality", "fast", *out])
+    assert stop.value.code == 1
+    file.write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--task", "sr2", "--noise", "0.05", *out])
+    assert "no schedule of lavps tune" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Trained models of lavps: one folder per model, with weights, configuration and card. There is no code."""

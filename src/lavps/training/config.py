@@ -14,7 +14,7 @@ import tyro
 
 # Settings that may differ between a run and its continuation: they change results by rounding only.
 FREE = {"output", "accumulate", "log_every", "validate_every", "checkpoint_every", "preview_every"}
-FREE |= {"num_workers", "cpu", "tensorboard", "export_decay"}
+FREE |= {"num_workers", "cpu", "tensorboard", "export_decay", "compile"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class TrainerConfig:
     export_decay: Annotated[float | None, tyro.conf.arg(metavar="DECAY")] = None
     clip_norm: float = 1.0  # Maximum norm of the gradient
     precision: Literal["no", "bf16"] = "no"  # bf16: autocast; weights, average and optimizer stay float32
+    compile: bool = False  # torch.compile of the network: minutes at the start, then up to twice as fast
     accumulate: int = 1  # Pieces of a batch processed one after the other, to save memory
     log_every: int = 50  # Steps between lines of log.jsonl
     validate_every: int = 1000  # Steps between validations

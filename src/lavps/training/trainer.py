@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -95,6 +95,8 @@ class _TrainingRun:
         if hasattr(task, "to"):
             task.to(self.device)
         self.network.train()
+        if config.compile:
+            self.network.compile(dynamic=False)
         self.averages = Averages(self.network, config.decays, config.export_decay)
         self.step, self.loss = 0, math.nan
         self.window = [0.0, 0]  # sum and count of the losses since the last line of the log
@@ -147,6 +149,11 @@ class _TrainingRun:
 
     def look(self, journal: TrainingLogger, data: Images | None) -> None:
         """Validate and write a preview with the averaged weights, where due."""
+        # Their batch sizes are not compiled: that would take longer than a few evaluations.
+        with torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext():
+            self._look(journal, data)
+
+    def _look(self, journal: TrainingLogger, data: Images | None) -> None:
         if data is not None and self.is_due(self.config.validate_every):
             images = torch.stack([data[index] for index in range(len(data))]).to(self.device)
             self.averages.validate(self.network, lambda: self.task.validate(images))

@@ -26,6 +26,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_ray_is_bound_to_loopback() -> None:
     pytest.importorskip("ray")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -35,7 +35,7 @@ WORDS = {
     rf"(forwards?|backwards?|gradients?|samples?|steps?|images?|seconds|rows?) an? {_UNIT}": "per",
 }
 # Keys of files on disk, which keep their names.
-STORED = {"verdict", "begun", "begun_with", "told", "picture", "/v1/jobs/{id}/pictures/{name}"}
+STORED = {"verdict", "begun", "told", "picture", "/v1/jobs/{id}/pictures/{name}"}
 IDENTIFIERS = {"told", "walk", "reach", "places", "verdict", "stiffness", "pull", "remembered", "gentle"}
 PREPOSITION = re.compile(
     r"(of|to|in|for|from|with|by|at|on|under|over|until|into|as|than|within|without|beside|where|when|how|what|"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,7 @@ def module_of(path: Path) -> tuple[str, ...]:
 MODULES = {module_of(path): path for path in FILES}
 
 
+@cache
 def imported_modules(path: Path) -> set[tuple[str, ...]]:
     """Modules of the package that a file imports, at any depth of the file; the package itself left out."""
     parts = path.relative_to(SOURCE).parts
@@ -139,6 +141,7 @@ def imported_modules(path: Path) -> set[tuple[str, ...]]:
     return found
 
 
+@cache
 def defined_names(path: Path) -> set[str]:
     """Names that a package's front door imports from its modules."""
     nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]

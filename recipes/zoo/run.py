@@ -87,7 +87,7 @@ class Model:
     data: str
     options: dict[str, Any]
     about: str
-    begin_with: str | None = None
+    init_from: str | None = None
     installed: bool = True
 
     def narrow(self, folder: Path) -> Model:
@@ -117,8 +117,8 @@ class Model:
         }
         if self.kind == "inference":
             options["prior"] = zoo / self.data
-        if self.begin_with is not None:
-            options["begin-with"] = zoo / self.begin_with
+        if self.init_from is not None:
+            options["init-from"] = zoo / self.init_from
         return arguments(self.kind, options | self.options, cpu)
 
 

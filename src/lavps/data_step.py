@@ -25,7 +25,7 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["Covariance", "Isotropic", "Stationary", "data_step"]
+__all__ = ["LARGEST_LEVEL", "Covariance", "Isotropic", "Stationary", "data_step"]
 
 import math
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ from .problem import InverseProblem
 from .schedule import as_time
 from .transitions import per_sample
 
-_LARGEST_LEVEL = 80.0  # stands for the infinite noise level at t = 1 of some schedules
+LARGEST_LEVEL = 80.0  # stands for the infinite noise level at t = 1 of some schedules
 _CUTOFF = 0.6  # cycles per image below which the spectrum is flat
 
 # A grey and two colour axes, orthonormal.
@@ -151,7 +151,7 @@ class Stationary(Covariance):
 
 
 def _squared(noise_level: Tensor) -> Tensor:
-    return as_time(noise_level).clamp(max=_LARGEST_LEVEL).square()
+    return as_time(noise_level).clamp(max=LARGEST_LEVEL).square()
 
 
 @lru_cache(maxsize=16)

@@ -75,8 +75,14 @@ def problem(task: str = "sr4") -> lavps.InverseProblem:
     [
         ("sr4", {"window": 0.3}),
         ("random-pixels", {"conditioning": "gradient", "rollout": 1, "precision": "bf16"}),
-        ("jpeg", {"conditioning": "palette+gradient", "precision": "bf16"}),
-        ("random-motion-blur", {"conditioning": "invfusion", "network": "hdit.json"}),
+        pytest.param(
+            "jpeg", {"conditioning": "palette+gradient", "precision": "bf16"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "random-motion-blur",
+            {"conditioning": "invfusion", "network": "hdit.json"},
+            marks=pytest.mark.slow,
+        ),
         ("half-pixels", {"sampler": "mgps", "num_steps": 20}),
         ("sr2", {"sampler": "mgps", "num_steps": 20, "window": 0.5}),
         ("centre-box", {"no_shortcut": True}),
@@ -142,15 +148,15 @@ def test_a_conditional_denoiser_is_trained_and_sampled(
 def test_a_training_begins_with_a_prior(folder: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     prior = folder / "prior" / "model"
     options: dict[str, object] = {"size": 8, "channels": 1, "steps": 1, "learning_rate": 1e-9}
-    options |= {"begin_with": prior}
+    options |= {"init_from": prior}
     if model == "conditional":
         options |= {"task": "denoise"}
     written = command(folder, model, f"{model}-begun", **options)
-    assert read_config(written).training["begun_with"] == read_config(prior).weights_hash
+    assert read_config(written).training["init_from"] == read_config(prior).weights_hash
     assert read_config(written).training["validation"]["denoising_mse"] == pytest.approx(
         read_config(prior).training["validation"]["denoising_mse"], rel=1e-3
     )
-    del options["begin_with"]  # another training: it does not go on from this one's checkpoints
+    del options["init_from"]  # another training: it does not go on from this one's checkpoints
     with pytest.raises(SystemExit):
         command(folder, model, f"{model}-begun", **options)
     assert "other settings" in capsys.readouterr().err

@@ -139,6 +139,7 @@ def documented() -> dict[str, list[str]]:
     return {name.strip(): list(numbers) for name, *numbers in lines}
 
 
+@pytest.mark.slow
 def test_it_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     expected, found = documented(), standalone.main()
     assert len(expected) == 8

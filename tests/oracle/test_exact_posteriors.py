@@ -24,6 +24,8 @@ from lavps.operators.registry import NAMES, named_family
 from lavps.samplers import Sampler
 
 TASKS = pytest.mark.parametrize("task", ["sr4", "inpainting"])
+# For long tests: one task in the gate, the other by hand.
+LONG = pytest.mark.parametrize("task", [pytest.param("sr4", marks=pytest.mark.slow), "inpainting"])
 PRIOR = oracle_mixture()
 WHITENED = lavps.WhitenedGradient()
 SAMPLES = 128
@@ -53,7 +55,7 @@ MGDM_W1 = lavps.MGDM(PRIOR, guidance=Gradient(1, WHITENED))
 MGDM_20 = lavps.MGDM(PRIOR, guidance=Gradient(steps=20))
 
 
-@TASKS
+@LONG
 def test_mgdm_samples_the_posterior(task: str) -> None:
     result = judged(MGDM_3, task)
     assert result.sw2 <= {"sr4": 0.060, "inpainting": 0.040}[task]
@@ -65,7 +67,7 @@ def test_mmps_samples_the_posterior(task: str) -> None:
     assert judged(lavps.MMPS(PRIOR), task).sw2 <= {"sr4": 0.050, "inpainting": 0.036}[task]
 
 
-@TASKS
+@LONG
 def test_mgps_samples_the_posterior(task: str) -> None:
     assert judged(lavps.MGPS(PRIOR), task).sw2 <= {"sr4": 0.060, "inpainting": 0.040}[task]
 
@@ -75,7 +77,7 @@ def test_dps_comes_near_the_posterior(task: str) -> None:
     assert judged(lavps.DPS(PRIOR, num_steps=100), task).sw2 <= {"sr4": 0.105, "inpainting": 0.057}[task]
 
 
-@TASKS
+@LONG
 def test_ddim_on_the_posteriors_own_denoiser_is_exact(task: str) -> None:
     problem, exact = setting(task, 8)
     drawn = [
@@ -89,12 +91,12 @@ def test_ddim_on_the_posteriors_own_denoiser_is_exact(task: str) -> None:
     assert result.std_ratio == pytest.approx(1, abs=0.1)
 
 
-@TASKS
+@LONG
 def test_the_whitened_gradient_beats_adam_at_equal_cost(task: str) -> None:
     assert judged(MGDM_W1, task).sw2 < judged(MGDM_1, task).sw2
 
 
-@TASKS
+@LONG
 def test_the_safeguard_makes_a_harmful_prediction_harmless(task: str) -> None:
     sampler = lavps.MGDM(PRIOR, guidance=Amortized(random_start, steps=3))
     assert judged(sampler, task).sw2 == pytest.approx(judged(MGDM_3, task).sw2, abs=0.01)
@@ -102,6 +104,7 @@ def test_the_safeguard_makes_a_harmful_prediction_harmless(task: str) -> None:
     assert judged(unguarded, task).sw2 > judged(MGDM_3, task).sw2 + 0.05, "else the test would prove nothing"
 
 
+@pytest.mark.slow
 @TASKS
 def test_a_solved_start_needs_no_gradient(task: str) -> None:
     solved = Amortized(OptimizedStart(PRIOR, 60), steps=0, safeguard_every=None)
@@ -123,7 +126,7 @@ def test_linearized_guidance_needs_neither_gradients_nor_training(task: str, gui
     assert sampler.sample(problem).trace.backwards == 0
 
 
-@TASKS
+@LONG
 def test_a_gaussian_posterior_is_met_in_mean_and_spread(task: str) -> None:
     mixture = oracle_mixture(components=1)
     prior = lavps.GaussianPrior(mixture.means.reshape(1, 8, 8), mixture.covariances[0])
@@ -143,6 +146,7 @@ def test_rescheduling_leaves_the_posterior_where_it_is() -> None:
         assert result.sw2 <= 0.060
 
 
+@pytest.mark.slow
 @TASKS
 def test_mmps_is_nearly_calibrated(task: str) -> None:
     """It covers a little less than it promises: .84 at .90 here, .88 over the benchmark's observations."""
@@ -223,7 +227,7 @@ def test_daps_comes_near_the_posterior_and_varies_too_much(task: str) -> None:
     assert 0.85 <= result.chi_square <= 1.15
 
 
-@TASKS
+@LONG
 def test_the_moments_of_the_baselines_are_near_those_of_a_gaussian_posterior(task: str) -> None:
     mixture = oracle_mixture(components=1)
     prior = lavps.GaussianPrior(mixture.means.reshape(1, 8, 8), mixture.covariances[0])

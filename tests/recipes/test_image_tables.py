@@ -31,6 +31,7 @@ def places(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> list[str
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
+@pytest.mark.slow
 def test_a_table_is_made_and_made_again_from_its_rows(places: list[str]) -> None:
     pages = Path(places[places.index("--pages") + 1])
     run("windows", *places, "--num-steps", "20")
@@ -54,6 +55,7 @@ def test_a_table_is_made_and_made_again_from_its_rows(places: list[str]) -> None
     assert json.loads((pages / "windows.json").read_text()) == records
 
 
+@pytest.mark.slow
 def test_the_coverage_of_intervals_is_measured(places: list[str]) -> None:
     pages = Path(places[places.index("--pages") + 1])
     run("image_calibration", *places, "--samples", "4")
@@ -67,6 +69,7 @@ def test_the_coverage_of_intervals_is_measured(places: list[str]) -> None:
         assert record["psnr_mean"] > record["psnr_sample"]
 
 
+@pytest.mark.slow
 def test_ways_of_telling_are_trained_and_compared(places: list[str]) -> None:
     pages = Path(places[places.index("--pages") + 1])
     network = pages.parent / "network.json"

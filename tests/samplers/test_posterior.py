@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lavps
@@ -40,6 +40,7 @@ def test_streaming_gives_the_same_statistics_without_the_samples() -> None:
         streamed.quantile(0.33)
 
 
+@settings(max_examples=8)
 @given(st.floats(0.05, 0.95), st.integers(0, 5))
 def test_running_quantiles_approach_the_true_ones(q: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -34,7 +34,7 @@ def predicted(steps: int, safeguard_every: int | None = 1) -> Amortized:
     [
         (Gradient(1), {}, 197, 98),
         (Gradient(3), {}, 393, 294),
-        (Gradient(20), {}, 2059, 1960),
+        pytest.param(Gradient(20), {}, 2059, 1960, marks=pytest.mark.slow),
         (switch(Gradient(1), Gradient(10), at=0.2), {}, 368, 269),
         (Gradient(0), {}, 99, 0),
         (Gradient(0), {"denoising_steps": 5}, 491, 0),
@@ -228,7 +228,7 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("task", HARD)
+@pytest.mark.parametrize("task", [pytest.param("phase retrieval", marks=pytest.mark.slow), "HDR", "Poisson"])
 @pytest.mark.parametrize(
     "make",
     [

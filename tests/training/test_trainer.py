@@ -265,7 +265,9 @@ class LinearNet(nn.Module):
         return torch.einsum("bij,bj->bi", matrix, x.flatten(1)).reshape(x.shape)
 
 
-@pytest.mark.parametrize("prediction", ["v", "eps", "velocity", "x0"])
+@pytest.mark.parametrize(
+    "prediction", ["eps", "velocity", *(pytest.param(p, marks=pytest.mark.slow) for p in ("v", "x0"))]
+)
 def test_a_denoiser_trained_on_gaussian_images_approaches_the_exact_one(
     tmp_path: Path, prediction: str
 ) -> None:

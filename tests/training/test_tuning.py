@@ -80,6 +80,9 @@ def test_the_numbers_must_fit_together() -> None:
         lavps.TunedPIR(**vars(good) | {"kept": (1.0,)})
     with pytest.raises(ValueError, match="own number of evaluations"):
         Settings(good).with_num_steps(5)
+    for other in ({"draw": "full"}, {"relaxation": 1.5}):
+        with pytest.raises(ValueError, match="starts from"):
+            lavps.TunedPIR.like(lavps.WienerPIR(oracle_mixture(), num_steps=3, **other))
 
 
 def test_from_the_command_line_to_a_restored_image(

@@ -133,15 +133,15 @@ class _TrainDenoiser(Training):
     # Mean of the logarithm of the noise level, for log-normal times.
     times_mean: Annotated[float, tyro.conf.arg(metavar="MEAN")] = -1.2
     times_std: Std[float] = 1.2  # Standard deviation of the logarithm of the noise level.
-    begin_with: Folder[Path | None] = None  # Prior with the same network, whose weights initialize it.
+    init_from: Folder[Path | None] = None  # Prior with the same network, whose weights initialize it.
 
     def built(self, network: dict[str, Any]) -> tuple[nn.Module, dict[str, str]]:
         """Return a new network of this description, and a record of the prior that initialized it."""
         module = build_seeded(network, self.trainer.seed)
-        if self.begin_with is None:
+        if self.init_from is None:
             return module, {}
-        origin = init_from(module, self.begin_with, SCHEDULES[self.schedule](), self.prediction)
-        return module, {"begun_with": origin}
+        origin = init_from(module, self.init_from, SCHEDULES[self.schedule](), self.prediction)
+        return module, {"init_from": origin}
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ class TrainPrior(_TrainDenoiser):
     def plan(self) -> tuple[Task, Writer]:
         """Return the task of denoising."""
         network = describe_network(self.network, self.channels, self.channels)
-        module, begun = self.built(network)
+        module, initial = self.built(network)
         task = DenoiserTask(
             module,
             SCHEDULES[self.schedule](),
@@ -167,7 +167,7 @@ class TrainPrior(_TrainDenoiser):
             times_std=self.times_std,
             seed=self.trainer.seed,
             description=network,
-            begun=begun,
+            initial=initial,
         )
         return task, lambda folder, about, dtype: save_model(
             folder, task.network, task.model_config(about), dtype
@@ -189,7 +189,7 @@ class TrainConditional(_TrainDenoiser):
             self.channels,
             fused_channels=self.channels if measurement.is_fused else 0,
         )
-        module, begun = self.built(network)
+        module, initial = self.built(network)
         model = ConditionalDenoiser(module, conditioning, SCHEDULES[self.schedule](), self.prediction)
         task = ConditionalTask(
             model,
@@ -200,11 +200,11 @@ class TrainConditional(_TrainDenoiser):
             times_mean=self.times_mean,
             times_std=self.times_std,
             seed=self.trainer.seed,
-            description={"task": measurement.task, "network": network} | begun,
+            description={"task": measurement.task, "network": network} | initial,
             preview_images=self._previewed,
         )
         return task, lambda folder, about, dtype: save_conditional(
-            folder, task, network, about | begun, dtype
+            folder, task, network, about | initial, dtype
         )
 
 

@@ -25,13 +25,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data_step import Covariance, Stationary, data_step
+from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step
 from ..priors import Prior
 from ..random import Purpose
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
-
-_LARGEST_LEVEL = 80.0  # in place of infinity
 
 
 class ScheduleNumbers(NamedTuple):
@@ -105,8 +103,10 @@ class TunedPIR(Sampler):
 
         The first noise level, which can be infinite, becomes 80.
         """
+        if sampler.draw != "measurement" or sampler.relaxation != 1.0:
+            raise ValueError(f"a learned schedule starts from draw='measurement' and relaxation=1: {sampler}")
         schedule = sampler.prior.schedule
-        levels = schedule.noise_level(sampler.times(schedule)[1:]).flip(0).clamp(max=_LARGEST_LEVEL)
+        levels = schedule.noise_level(sampler.times(schedule)[1:]).flip(0).clamp(max=LARGEST_LEVEL)
         steps = (sampler.num_steps - 1,)
         zeta = torch.tensor(sampler.zeta, dtype=torch.float64)
         numbers = ScheduleNumbers(

@@ -186,12 +186,12 @@ class DenoiserTask:
         bins: int = 8,
         preview_samples: int = 16,
         preview_steps: int = 50,
-        begun: Mapping[str, Any] | None = None,
+        initial: Mapping[str, Any] | None = None,
         times_mean: float = -1.2,
         times_std: float = 1.2,
     ) -> None:
         self.network = network
-        self.begun = dict(begun or {})  # record of the initial weights; empty for random ones
+        self.initial = dict(initial or {})  # record of the initial weights; empty for random ones
         self.denoising = Denoising(
             schedule, tuple(image_shape), prediction, times, seed, bins, times_mean, times_std
         )
@@ -221,7 +221,7 @@ class DenoiserTask:
 
     def describe(self) -> dict[str, Any]:
         """Return JSON values of everything but the weights."""
-        return {"kind": "prior", "network": self.description, **self.denoising.describe(), **self.begun}
+        return {"kind": "prior", "network": self.description, **self.denoising.describe(), **self.initial}
 
     def model_config(self, training: Mapping[str, Any] | None = None) -> ModelConfig:
         """Return the configuration for :func:`~lavps.checkpoints.folder.save_model`."""
@@ -233,5 +233,5 @@ class DenoiserTask:
             about.image_shape,
             about.prediction,
             "time",
-            training=about.describe_times() | {"seed": about.seed} | self.begun | dict(training or {}),
+            training=about.describe_times() | {"seed": about.seed} | self.initial | dict(training or {}),
         )

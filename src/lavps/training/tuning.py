@@ -33,7 +33,7 @@ from ..operators.families import OperatorFamily
 from ..priors import CountingPrior, Prior
 from ..priors.protocol import WrappedPrior
 from ..problem import InverseProblem
-from ..random import NoiseStreams
+from ..random import NoiseStreams, Purpose
 from ..samplers.base import Run
 from ..samplers.diffpir import WienerPIR
 from ..samplers.tuned import ScheduleNumbers, TunedPIR
@@ -211,8 +211,7 @@ def _measured(
 ) -> InverseProblem:
     """Measure images with an operator and a noise level of their own, functions of (seed, item)."""
     low, high = noise
-    draws = [torch.Generator().manual_seed((seed * 1_000_003 + item) % (1 << 62)) for item in items]
-    shares = torch.stack([torch.rand((), generator=draw, dtype=torch.float64) for draw in draws])
+    shares = NoiseStreams.from_seed(len(truth), seed, items).uniform(Purpose.MEASUREMENT, step=1)
     stds = (low * (high / low) ** shares).to(truth)
     operator = family.draw(items, tuple(truth.shape[1:]), seed).to(truth.device)
     model = GaussianNoise(stds if high > low else float(low))

@@ -26,7 +26,7 @@ from PIL import Image, ImageOps
 from tqdm import tqdm
 
 from ..image_formats import SUFFIXES, is_image
-from ..io.atomic import claim
+from ..io.atomic import claim, write_json
 
 Bytes = npt.NDArray[np.uint8]
 _FORMATS = ("PNG", "JPEG", "WEBP")
@@ -157,12 +157,14 @@ def decode_once(file: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str
     report = file.with_suffix(".json")
     file.parent.mkdir(parents=True, exist_ok=True)
     with claim(file.with_suffix(".lock")):
-        if not report.exists():
+        try:
+            about = dict(json.loads(report.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):  # not there yet, or damaged
             partial = file.with_suffix(".partial")
             about = write(partial)
             partial.replace(file)
-            report.write_text(json.dumps(about), encoding="utf-8")
-        return dict(json.loads(report.read_text(encoding="utf-8")))
+            write_json(report, about)
+    return about
 
 
 def decode_all(

@@ -22,9 +22,8 @@ class TrainingLogger:
 
     def __init__(self, folder: Path, tensorboard: bool, step: int) -> None:
         self._path = folder / "log.jsonl"
-        lines = self._path.read_text(encoding="utf-8").splitlines(True) if self._path.exists() else []
-        # A killed run leaves lines after its last checkpoint, the last one possibly incomplete.
-        complete = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        text = self._path.read_text(encoding="utf-8", errors="replace") if self._path.exists() else ""
+        complete = [line for line in text.splitlines(True) if _step(line) <= step]
         self._path.write_text("".join(complete), encoding="utf-8")
         self._board: Any = None
         if tensorboard and find_spec("tensorboard"):
@@ -42,3 +41,11 @@ class TrainingLogger:
                     tag = f"{name}/{index}".rstrip("/")
                     self._board.add_scalar(tag, math.nan if number is None else number, step)
             self._board.flush()
+
+
+def _step(line: str) -> float:
+    """Return the step of a line; infinity for a damaged one, or an incomplete one of a killed run."""
+    try:
+        return float(json.loads(line)["step"]) if line.endswith("\n") else math.inf
+    except (ValueError, TypeError, KeyError):
+        return math.inf

@@ -15,7 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..checkpoints.hashes import file_hash
 from ..io.atomic import atomically, write_json
+
+_WEIGHTS = "state.safetensors"
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,13 @@ def save_run(folder: Path, state: RunState) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     # Cloned, because safetensors rejects tied weights that share memory.
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in state.tensors.items()}
-    atomically(partial / "state.safetensors", lambda path: save_file(tensors, path))
-    write_json(partial / "state.json", {k: v for k, v in vars(state).items() if k != "tensors"})
+    record = {k: v for k, v in vars(state).items() if k != "tensors"}
+    try:
+        atomically(partial / _WEIGHTS, lambda path: save_file(tensors, path))
+        write_json(partial / "state.json", record | {"sha256": file_hash(partial / _WEIGHTS)})
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise OSError(f"the checkpoint {target} cannot be written: {error}") from error
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
     for old in sorted(folder.glob("step-*"))[:-2]:
@@ -60,9 +68,13 @@ def load_run(
         return None
     try:
         record = json.loads((steps[-1] / "state.json").read_text(encoding="utf-8"))
-        tensors = load_file(steps[-1] / "state.safetensors")
+        if record.pop("sha256", None) not in (None, file_hash(steps[-1] / _WEIGHTS)):
+            raise ValueError("the checksum differs")
+        tensors = load_file(steps[-1] / _WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"{steps[-1]} cannot be read; delete it to resume from the one before") from error
+        raise ValueError(
+            f"{steps[-1]} is damaged ({error}); delete it to resume from the one before"
+        ) from error
     differing = _differences(record["setup"], json.loads(json.dumps(setup)))
     if may_end_elsewhere(record["setup"], setup, record["step"]):
         differing = [difference for difference in differing if not difference.startswith("trainer.steps ")]

@@ -15,11 +15,12 @@ from __future__ import annotations
 __all__ = ["TrainerConfig", "TrainingResult", "learning_rate_at", "train"]
 
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -32,7 +33,7 @@ from tqdm import tqdm
 
 from ..devices import resolve_device
 from ..extras import require
-from ..io.atomic import write_json
+from ..io.atomic import claim, write_json
 from .config import FREE, TrainerConfig, learning_rate_at, may_end_elsewhere
 from .data import Images, load_samples, shards
 from .ema import Averages, Ema
@@ -230,6 +231,17 @@ def train(
     Raises:
         KeyboardInterrupt: After Ctrl-C or SIGTERM; the checkpoint has been written.
     """
+    with ExitStack() as stack:
+        if int(os.environ.get("RANK", 0)) == 0 and not stack.enter_context(
+            claim(config.output / ".lock", wait=False)
+        ):
+            raise ValueError(f"another training is running in {config.output}")
+        return _train(task, data, config, validation_data)
+
+
+def _train(
+    task: Task, data: Images, config: TrainerConfig, validation_data: Images | None
+) -> TrainingResult:
     run = _TrainingRun(task, data, config)
     ranks = (run.accelerator.process_index, run.accelerator.num_processes)
     loader: DataLoader[Any] = DataLoader(

@@ -239,9 +239,7 @@ def train(
         return _train(task, data, config, validation_data)
 
 
-def _train(
-    task: Task, data: Images, config: TrainerConfig, validation_data: Images | None
-) -> TrainingResult:
+def _train(task: Task, data: Images, config: TrainerConfig, validation_data: Images | None) -> TrainingResult:
     run = _TrainingRun(task, data, config)
     ranks = (run.accelerator.process_index, run.accelerator.num_processes)
     loader: DataLoader[Any] = DataLoader(

@@ -134,7 +134,7 @@ def test_a_model_is_refused_for_another_prior_tiled_or_not(
     tmp_path: Path, folders: tuple[Path, Path]
 ) -> None:
     other = write_prior(tmp_path / "other", channels=1)
-    with pytest.raises(ValueError, match="trained with prior"):
+    with pytest.raises(ValueError, match=r"trained with prior \w+, not with other \([0-9a-f]{12}\)"):
         Restorer.load(other, folders[1])
     model = tiled_model(lavps.load_inference_model(folders[1]), (SIZE, SIZE))
     with pytest.raises(ValueError, match="trained with prior"):

@@ -13,7 +13,18 @@ from scipy import stats
 from torch import Tensor
 from torch.distributions import Normal
 
-from lavps.operators import AveragePool, CallableOperator, HDRClip, Identity, Mask, Operator
+from lavps.noise import Noiseless
+from lavps.operators import (
+    JPEG,
+    MRI,
+    AveragePool,
+    Blur,
+    CallableOperator,
+    HDRClip,
+    Identity,
+    Mask,
+    Operator,
+)
 from lavps.priors import GaussianMixturePrior
 from lavps.problem import (
     GaussianNoise,
@@ -528,3 +539,63 @@ def test_the_stiffness_is_the_change_of_the_pull(operator: Operator) -> None:
     torch.testing.assert_close(
         problem.gauss_newton_product(x)(u), problem.likelihood_score(x) - problem.likelihood_score(x + u)
     )
+
+
+# -- arguments ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0.05, 1, torch.tensor(0.3), STDS, np.float32(0.5)])
+def test_a_number_is_the_standard_deviation_of_gaussian_noise(noise: float | Tensor) -> None:
+    problem = InverseProblem(torch.zeros(3, 1, 4, 4), Identity(), noise)
+    assert type(problem.noise) is GaussianNoise
+    torch.testing.assert_close(
+        torch.as_tensor(problem.noise.std).double(), torch.as_tensor(noise).double(), atol=1e-7, rtol=0
+    )
+    x = images()
+    simulated = InverseProblem.simulate(x, Identity(), noise)
+    assert torch.equal(simulated.y, InverseProblem.simulate(x, Identity(), GaussianNoise(noise)).y)
+
+
+def test_a_standard_deviation_of_0_is_no_noise() -> None:
+    assert isinstance(InverseProblem(torch.zeros(1, 1, 4, 4), Identity(), 0).noise, Noiseless)
+    with pytest.raises(TypeError, match="noise is a standard deviation or a noise model, got"):
+        InverseProblem(torch.zeros(1, 1, 4, 4), Identity(), "0.1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape"),
+    [
+        (Blur(torch.ones(3, 3) / 9), (3, 8, 8)),
+        (Mask(torch.ones(1, 8, 8)), (3, 8, 8)),
+        (JPEG(50), (3, 8, 8)),
+        (MRI(torch.ones(8, 8)), (1, 8, 8)),
+        (CallableOperator(lambda x: x.flatten(1)[:, :5], (3, 8, 8)), (5,)),
+    ],
+)
+def test_one_measurement_without_a_batch_axis_is_a_batch_of_one(
+    operator: Operator, shape: tuple[int, ...]
+) -> None:
+    dtype = torch.complex64 if isinstance(operator, MRI) else torch.float32
+    one = InverseProblem(torch.zeros(shape, dtype=dtype), operator, 0.1)
+    assert one.y.shape == (1, *shape)
+    assert len(InverseProblem(torch.zeros(2, *shape, dtype=dtype), operator, 0.1)) == 2
+
+
+def test_the_image_shape_decides_where_the_operator_does_not() -> None:
+    y = torch.zeros(3, 4, 4)
+    assert InverseProblem(y, AveragePool(2), 0.1, in_shape=(3, 8, 8)).y.shape == (1, 3, 4, 4)
+    assert InverseProblem(y, AveragePool(2), 0.1).y.shape == (3, 4, 4)  # three signals of four channels
+    with pytest.raises(ValueError, match="need a batch axis"):
+        InverseProblem(torch.zeros(4), AveragePool(2), 0.1)
+
+
+def test_measurements_of_another_shape_or_type_are_refused_in_words() -> None:
+    function = CallableOperator(lambda x: x[..., ::2], (3, 8, 8))
+    with pytest.raises(
+        ValueError, match=r"gives measurements \(3, 8, 4\) of an image, but y has \(3, 8, 8\)"
+    ):
+        InverseProblem(torch.zeros(1, 3, 8, 8), function, 0.1)
+    with pytest.raises(ValueError, match=r"Mask\(\(4, 4\), batched=False\) does not fit images"):
+        InverseProblem(torch.zeros(1, 3, 8, 8), Mask(torch.ones(4, 4)), 0.1)
+    with pytest.raises(TypeError, match="must be a tensor, got ndarray"):
+        InverseProblem(np.zeros((1, 3, 8, 8)), Identity(), 0.1)  # type: ignore[arg-type]

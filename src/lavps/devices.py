@@ -8,8 +8,17 @@ import torch
 
 
 def resolve_device(name: str = "auto") -> str:
-    """Return ``name``, or for "auto" the first available of CUDA, MPS, XPU and the CPU."""
-    if name != "auto":
-        return name
+    """Return ``name``, or for "auto" the first available of CUDA, MPS, XPU and the CPU.
+
+    Raises:
+        ValueError: The named device is not available.
+    """
     backends = {"cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
-    return next((device for device, backend in backends.items() if backend.is_available()), "cpu")
+    available = [kind for kind, backend in backends.items() if backend.is_available()]
+    if name == "auto":
+        return next(iter(available), "cpu")
+    kind = name.partition(":")[0]
+    if kind in backends and kind not in available:
+        found = ", ".join([*available, "cpu"])
+        raise ValueError(f"device {name} is not available: torch {torch.__version__} finds {found}")
+    return name

@@ -8,14 +8,14 @@ __all__ = [
     "Noiseless",
     "PoissonGaussianNoise",
     "PoissonNoise",
-    "noise_from_std",
-    "stated_noise",
+    "as_noise",
 ]
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -169,23 +169,22 @@ class Noiseless(GaussianNoise):
         return prediction
 
 
-def noise_from_std(std: float) -> GaussianNoise:
-    """Return Gaussian noise of a standard deviation, which is :class:`Noiseless` for 0.
+def as_noise(noise: object, operator: object = None) -> NoiseModel:
+    """Return a noise model; a number is the std of Gaussian noise, None stands for the operator's own.
 
     Example:
-        >>> noise_from_std(0.0) == Noiseless()
+        >>> as_noise(0.0) == Noiseless()
         True
     """
-    return GaussianNoise(std) if std else Noiseless()
-
-
-def stated_noise(std: float | Tensor | None, operator: object) -> GaussianNoise:
-    """Return the Gaussian noise of the standard deviation that an operator states, or raise ValueError."""
+    if isinstance(noise, NoiseModel | Tensor):
+        return GaussianNoise(noise) if isinstance(noise, Tensor) else noise
+    if noise is not None:
+        if not isinstance(noise, (float, int, np.number)):
+            raise TypeError(f"noise is a standard deviation or a noise model, got {noise!r}")
+        return GaussianNoise(float(noise)) if noise else Noiseless()
+    std = getattr(operator, "noise_std", None)
     if std is None or not bool((torch.as_tensor(std) > 0).all()):
-        raise ValueError(
-            f"{operator!r} states no Gaussian noise: pass noise=lavps.GaussianNoise(std), with std in the "
-            "units of the measurement"
-        )
+        raise ValueError(f"{operator!r} states no Gaussian noise: pass noise=std, in the measurement's units")
     return GaussianNoise(std)
 
 

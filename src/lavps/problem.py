@@ -23,12 +23,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from .noise import GaussianNoise, Noiseless, NoiseModel, PoissonNoise, stated_noise
+from .noise import GaussianNoise, Noiseless, NoiseModel, PoissonNoise, as_noise
 from .operators import AveragePool, Identity, Mask, Operator, PhysicsOperator, RescaledOperator, as_operator
-from .operators.interop import PixelRangeWarning
+from .operators.convert import check_measurement, with_batch_axis
 from .operators.linalg import inner, largest_singular_value
+from .operators.pixel_range import PixelRangeWarning, warn_about_range
 from .priors import GaussianMixturePrior
 from .random import NoiseStreams
+
+_OF_PHYSICS = (
+    "pass lavps.operators.RescaledOperator(physics, 0, 1) instead of physics; otherwise, pass "
+    "lavps.operators.as_operator(physics) to silence this warning"
+)
 
 
 @dataclass(frozen=True, init=False)
@@ -36,11 +42,13 @@ class InverseProblem:
     """Batch of measurements y with their operator A and noise model.
 
     Args:
-        y: Measurements (B, *measurement), real or complex, on the device of the computation.
+        y: Measurements (B, *measurement), real or complex, on the device of the computation. One measurement
+            without a batch axis is a batch of one, if operator or ``in_shape`` fix the number of axes.
         operator: Operator A, deepinv physics, or torch function (with ``in_shape``). For a pixel range other
             than [-1, 1] wrap it in :class:`~lavps.operators.RescaledOperator`; if A is affine and the noise
             Gaussian, the problem stores the linear part and the measurement without the offset.
-        noise: Noise model, in the units of the measurement; None for the operator's own Gaussian noise.
+        noise: Noise model, or standard deviation (0 for none), in the units of the measurement; None for the
+            operator's own Gaussian noise.
         in_shape: Image shape (C, *spatial); required for a plain function.
         keep_known: Whether the known pixels of a mask are those of y in every sample; default if the noise is
             :class:`~lavps.Noiseless`.
@@ -50,7 +58,7 @@ class InverseProblem:
 
     Example:
         >>> from lavps.operators import AveragePool
-        >>> problem = InverseProblem(torch.zeros(2, 3, 16, 16), AveragePool(4), GaussianNoise(0.05))
+        >>> problem = InverseProblem(torch.zeros(2, 3, 16, 16), AveragePool(4), noise=0.05)
         >>> problem.image_shape, problem.chi_square(torch.zeros(2, 3, 64, 64))
         ((3, 64, 64), tensor([0., 0.]))
     """
@@ -65,22 +73,16 @@ class InverseProblem:
         self,
         y: Tensor,
         operator: Operator | Callable[[Tensor], Tensor],
-        noise: NoiseModel | None = None,
+        noise: NoiseModel | float | None = None,
         in_shape: Sequence[int] | None = None,
         keep_known: bool | None = None,
     ) -> None:
-        if not (y.is_floating_point() or y.is_complex()):
-            raise TypeError(
-                f"measurements must be floating point, got {y.dtype}. 8-bit images: y = image / 127.5 - 1 "
-                "maps [0, 255] to [-1, 1], the range of every prior"
-            )
-        if y.ndim < 2:
-            raise ValueError(f"measurements need a batch axis: got shape {tuple(y.shape)}, use y[None]")
+        check_measurement(y)
         given, operator = operator, as_operator(operator, in_shape, y.is_complex())
-        noise = stated_noise(operator.noise_std, operator) if noise is None else noise
+        y, noise = with_batch_axis(y, operator, len(in_shape or ())), as_noise(noise, operator)
         if isinstance(noise, GaussianNoise):
             if given is not operator and isinstance(operator, PhysicsOperator):
-                operator.warn_about_range(y, float(torch.as_tensor(noise.std).max()))
+                warn_about_range(operator, y, float(torch.as_tensor(noise.std).max()), _OF_PHYSICS)
             if isinstance(operator, RescaledOperator):
                 y, operator = operator.centred(y)
         if operator.batch not in (1, len(y)):
@@ -104,13 +106,13 @@ class InverseProblem:
         cls,
         x: Tensor,
         operator: Operator | Callable[[Tensor], Tensor],
-        noise: NoiseModel | None = None,
+        noise: NoiseModel | float | None = None,
         seed: int | Sequence[int] = 0,
         items: Sequence[int] | None = None,
     ) -> InverseProblem:
         """Simulate measurements of images x (B, C, *spatial), with noise determined by (seed, item)."""
         operator = as_operator(operator, x.shape[1:])
-        noise = stated_noise(operator.noise_std, operator) if noise is None else noise
+        noise = as_noise(noise, operator)
         with torch.no_grad():
             noise.check_fits(prediction := operator(x))
             y = noise.sample(prediction, NoiseStreams.from_seed(len(x), seed, items))

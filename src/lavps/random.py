@@ -15,10 +15,11 @@ from __future__ import annotations
 __all__ = ["NoiseStreams", "Purpose", "generator"]
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from operator import index as integer
 
 import numpy as np
 import numpy.typing as npt
@@ -133,8 +134,13 @@ class NoiseStreams:
             items: Item ids, 0..B-1 by default. The noise depends on the id, not on the position in the batch.
             num_samples: Number of samples per item; rows are (item 0, sample 0), (item 0, sample 1), ...
         """
-        seeds = [int(seed)] * batch if isinstance(seed, int | np.integer) else [int(s) for s in seed]
-        ids = list(range(batch)) if items is None else [int(i) for i in items]
+        if not isinstance(num_samples, int | np.integer) or num_samples < 1:
+            raise ValueError(f"the number of samples must be an integer of at least 1, got {num_samples}")
+        try:
+            seeds = [integer(s) for s in seed] if isinstance(seed, Iterable) else [integer(seed)] * batch
+            ids = list(range(batch)) if items is None else [integer(i) for i in items]
+        except TypeError:
+            raise TypeError(f"seeds and item ids are integers, got seed {seed!r}, items {items!r}") from None
         if len(seeds) != batch or len(ids) != batch:
             raise ValueError(
                 f"{batch} items need as many seeds and item ids: got {len(seeds)} seeds, {len(ids)} ids"

@@ -343,7 +343,7 @@ def test_too_many_failures_stop_the_run(
         (["in", "in/out"], "choose a folder beside it"),
         (["nothing", "out"], "there is no file or folder"),
         (["empty", "out"], "contains no images"),
-        (["in", "out", "--task", "sr44"], "did you mean 'sr4'"),
+        (["in", "out", "--task", "sr4x"], "did you mean 'sr4'"),
         (["in", "out", "--batch", "0"], "at least 1"),
         (["in", "out", "--max-failure-rate", "7"], "between 0 and 1"),
     ],

@@ -89,6 +89,6 @@ def test_the_command_predicts_from_a_calibration(tmp_path: Path, capsys: pytest.
     assert values["calibration"]["pace"]["forward"] > 0
     assert values["forecasts"][1]["images_per_hour"] > values["forecasts"][0]["images_per_hour"]
     with pytest.raises(SystemExit) as end:
-        main(["plan", "--prior", str(prior), "--task", "sr44"])
+        main(["plan", "--prior", str(prior), "--task", "sr4x"])
     assert end.value.code == 1
     assert "did you mean 'sr4'" in capsys.readouterr().err

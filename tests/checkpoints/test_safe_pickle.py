@@ -177,6 +177,14 @@ def test_an_unknown_layout_lists_the_nearest_and_what_differs(tmp_path: Path) ->
     assert len([line for line in message.splitlines() if ": has " in line]) == 3
 
 
+def test_weights_of_diffusers_without_their_folder_are_named(tmp_path: Path) -> None:
+    names = ("conv_in.weight", "time_embedding.linear_1.weight", "down_blocks.0.resnets.0.conv1.weight")
+    torch.save({name: torch.zeros(2) for name in names}, tmp_path / "unet.pt")
+    with pytest.raises(UnknownLayoutError, match=r"weights of diffusers .*: pass the folder") as caught:
+        lavps.load_prior(tmp_path / "unet.pt")
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize("version", ["2.4.1", "2.5.1+cu121", "2.9.1"])
 def test_pickles_are_refused_where_torch_cannot_read_them_safely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str

@@ -181,6 +181,9 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
     )
     assert caught.value.__suppress_context__  # no traceback of the HTTP library
     assert requests == ["zoo/faces64"]  # once
+    with pytest.raises(FileNotFoundError, match="the Hub did not provide it"):
+        lavps.load_inference_model("zoo/faces64-sr4")
+    assert requests.pop() == "zoo/faces64-sr4"  # and no download, which would be repeated
     save(Path("a.png"), picture(16, 16))
     with pytest.raises(SystemExit):
         main(["restore", "a.png", "--task", "denoise", "--prior", "zoo/faces64"])

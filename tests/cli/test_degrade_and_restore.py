@@ -80,7 +80,7 @@ def test_what_would_overwrite_or_makes_no_sense_is_refused(
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
-    assert "did you mean 'sr4'" in refused("images", "out", "sr44")
+    assert "did you mean 'sr4'" in refused("images", "out", "sr4x")
     before = (folder / "images/a.png").read_bytes()
     assert "would be overwritten" in refused("images", "images", "sr4")
     assert (folder / "images/a.png").read_bytes() == before

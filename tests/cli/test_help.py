@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from lavps.cli import main
+from lavps.operators.registry import NAMES, TASKS, block_side
 
 PREPOSITION = re.compile(
     r"(of|to|in|for|from|with|by|at|on|under|over|until|into|as|than|within|without|beside|where|when|how|what|"
@@ -31,6 +32,13 @@ def _descriptions(text: str) -> list[str]:
             _, *described = re.split(r" {2,}", line.strip("│| "))
             found.append(described[0] if described else following.strip("│| "))
     return found
+
+
+def test_help_of_restore_lists_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    text = _help(capsys, "restore")
+    for name, line in TASKS.items():
+        assert re.search(rf"(?m)^ +{name} +{re.escape(line)}$", text), name
+    assert {name for name in NAMES if block_side(name) is None} | {"inpaint", "deblur", "srN"} == set(TASKS)
 
 
 def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,14 @@ def test_a_file_whose_samples_are_not_finite_fails_and_the_run_goes_on(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--task", "sr44"], "did you mean 'sr4'"),
+        (["--task", "sr4x"], "did you mean 'sr4'"),
+        (["--task", "sr5.5"], "srN averages blocks of N x N pixels, N an integer"),
+        (["--task", "inpant"], "did you mean 'inpaint'"),
+        (["--task", "deblurr"], "did you mean 'deblur'"),
+        (["--task", "no_ops.py"], "no_ops.py names no function"),
+        (["--task", "sr4", "--device", "xpu"], "device xpu is not available"),
+        (["--task", "sr4", "--prior", "runs/nowhere"], "the Hub did not provide it"),
+        (["--task", "sr4", "--inference-model", "runs/nowhere"], "the Hub did not provide it"),
         (["--task", "deblur"], "--kernel FILE"),
         (["--task", "sr4", "--prior", "nowhere"], "neither a model folder nor a Hub id"),
         (["--task", "sr4", "--samples", "0"], "at least 1"),
@@ -241,7 +248,9 @@ def test_what_cannot_be_begun_ends_with_code_1_and_a_reason(
     with pytest.raises(SystemExit) as end:
         main(["restore", "a.png", "--prior", str(models / "prior"), *words])
     assert end.value.code == 1
-    assert reason in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert reason in error
+    assert "Traceback" not in error
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes() == before
 
@@ -267,7 +276,7 @@ def test_one_file_may_be_given_its_name(
     assert names == ["out-comparison.png", "out.json", "out.png"]
     main(["replay", "made/out.json", "--trust-manifest"])
     assert "identical" in capsys.readouterr().out
-    for name, reason in (("photo.png", "would both be written to photo.png"), (".", "overwritten")):
+    for name, reason in (("photo.png", "would overwrite the input photo.png"), (".", "overwritten")):
         with pytest.raises(SystemExit) as end:
             main([*words, "-o", name])
         assert end.value.code == 1
@@ -297,6 +306,23 @@ def test_one_pixel_is_restored_or_refused_in_a_line(
         restore(models, *files, *options, output=tmp_path / "out")
         assert Image.open(tmp_path / "out" / "in.png").size == ((4, 4) if task == "sr4" else (1, 1))
     assert (tmp_path / "out" / "whole.png").is_file()
+
+
+def test_other_inputs_are_not_overwritten(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photo = save(tmp_path / "photo.png", picture(8, 8))
+    mask = save(tmp_path / "mask.png", np.full((8, 8), 255, np.uint8))
+    before = mask.read_bytes()
+    assert code_of(models, photo, "--mask", mask, "--noise", "0.05", output=tmp_path / "mask.png") == 1
+    assert f"would overwrite the input {mask}" in capsys.readouterr().err
+    assert mask.read_bytes() == before
+
+
+def test_any_integer_is_a_factor_of_super_resolution(models: Path, tmp_path: Path) -> None:
+    file = save(tmp_path / "photo.png", picture(3, 5))
+    restore(models, file, "--task", "sr3", "--noise", "0.05", "--quality", "fast", output=tmp_path / "out")
+    assert Image.open(tmp_path / "out" / "photo.png").size == (15, 9)
 
 
 def test_two_files_are_not_written_to_one_place(models: Path, tmp_path: Path) -> None:
@@ -350,6 +376,20 @@ def test_interrupted_it_leaves_whole_files_and_code_130(models: Path, tmp_path: 
     for file in done:
         for name in manifest(file)["outputs"]:
             Image.open(tmp_path / "out" / name).load()
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_message(models: Path, tmp_path: Path) -> None:
+    file = save(tmp_path / "photo.png", picture(8, 8))
+    options = ["--task", "denoise", "--noise", "0.05", "--quality", "fast", "--prior", models / "prior"]
+    for words in (["--help"], [file, *options, "--output", tmp_path / "out"]):
+        process = start(*words)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        message = process.stderr.read()
+        assert process.wait() == 1
+        assert "roken" not in message
+        assert "Traceback" not in message
 
 
 def test_exit_codes_reach_the_shell(models: Path, tmp_path: Path) -> None:

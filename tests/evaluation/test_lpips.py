@@ -24,6 +24,11 @@ def lpips(weights: dict[str, torch.Tensor]) -> LPIPS:
     return LPIPS.from_weights(weights)
 
 
+def test_tensors_are_converted(lpips: LPIPS) -> None:
+    a, b = pictures(2, seed=0), pictures(2, seed=1)
+    torch.testing.assert_close(lpips(a.to_tensor(), b.to_tensor()), lpips(a, b), atol=0, rtol=0)
+
+
 def alexnet(weights: dict[str, torch.Tensor]) -> nn.Sequential:
     """AlexNet's features as its authors list them."""
     network = nn.Sequential(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavps.evaluation import ImageBatch, crps, energy_score, pixel_coverage, psnr, ssim
+from lavps.evaluation.metrics import Images
+from lavps.problem import PixelRangeWarning
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -28,6 +32,27 @@ def test_every_level_of_a_file_survives_the_way_through_a_tensor() -> None:
     assert float(levels.to_tensor().min()) == -1
     assert float(levels.to_tensor().max()) == 1
     torch.testing.assert_close(ImageBatch.from_tensor(levels.to_tensor()).pixels, levels.pixels)
+
+
+@pytest.mark.parametrize("metric", [psnr, ssim])
+def test_tensors_are_converted(metric: Callable[[Images, Images], torch.Tensor]) -> None:
+    a, b = pictures(2, seed=0), pictures(2, seed=1)
+    expected = metric(a, b)
+    assert torch.equal(metric(a.to_tensor(), b.to_tensor()), expected)
+    assert torch.equal(metric(a, b.to_tensor()), expected)
+    assert torch.equal(metric(a.to_tensor()[0], b.to_tensor()[0]), expected[:1])
+    with pytest.raises(ValueError, match=r"x / 127.5 - 1 maps \[0, 255\]"):
+        metric(a.pixels.float(), b.pixels.float())
+
+
+def test_tensors_of_another_range_are_reported() -> None:
+    a, b = (x.to_tensor() for x in (pictures(1, seed=0), pictures(1, seed=1)))
+    with pytest.warns(PixelRangeWarning, match="2 \\* x - 1"):
+        psnr((a + 1) / 2, (b + 1) / 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        psnr(a, b)
+        psnr(a.abs(), b)  # one bright image
 
 
 def test_images_are_clamped_and_rounded_to_the_nearest_level() -> None:

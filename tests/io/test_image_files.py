@@ -603,6 +603,26 @@ def test_the_name_decides_the_format(tmp_path: Path) -> None:
         write_image(tmp_path / "a.gif", image.pixels, image)
 
 
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.npy"])
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (1, 3, 8, 8)])
+def test_pixels_are_written_without_a_source(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    x = torch.linspace(-1, 1, 8).expand(shape)
+    write_image(tmp_path / name, x)
+    written = read_image(tmp_path / name)
+    assert written.pixels.shape == shape[-3:]
+    torch.testing.assert_close(written.pixels, x.reshape(shape[-3:]), atol=0.02, rtol=0)
+
+
+def test_pixels_of_another_range_are_refused_or_reported(tmp_path: Path) -> None:
+    x = torch.linspace(0, 1, 64).reshape(1, 8, 8)
+    with pytest.raises(ImageError, match=r"for \[0, 255\], write x / 127.5 - 1"):
+        write_image(tmp_path / "a.png", 255 * x)
+    with pytest.raises(ImageError, match=r"got torch\.uint8"):
+        write_image(tmp_path / "a.png", (255 * x).to(torch.uint8))
+    with pytest.warns(UserWarning, match=r"write 2 \* x - 1"):
+        write_image(tmp_path / "a.png", x)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_an_interrupted_write_leaves_the_old_file_and_no_other(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

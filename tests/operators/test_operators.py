@@ -368,6 +368,34 @@ class TestCheck:
         assert "(3, 8, 8) -> measurements (3, 4, 4)" in text
 
 
+class TestLinearity:
+    @pytest.mark.parametrize(
+        ("function", "linear"),
+        [
+            (lambda x: x.cumsum(-1), True),
+            (lambda x: torch.fft.fft2(x), True),
+            (lambda x: x @ torch.eye(4, dtype=torch.float64), True),  # fails in single precision
+            (lambda x: x + 1.0, False),  # affine
+            (lambda x: x.clamp(-1.0, 1.0), False),
+            (torch.sin, False),
+        ],
+    )
+    def test_linearity_is_tested_unless_it_is_stated(
+        self, function: Callable[[Tensor], Tensor], linear: bool
+    ) -> None:
+        assert CallableOperator(function, (1, 4, 4)).linear == linear
+        assert CallableOperator(function, (1, 4, 4), linear=not linear).linear != linear
+
+    def test_a_derivative_states_it(self) -> None:
+        def broken(x: Tensor) -> Tensor:
+            raise RuntimeError("no licence")
+
+        assert CallableOperator(broken, (1, 4, 4), adjoint=lambda y: y).linear
+        assert not CallableOperator(broken, (1, 4, 4), vjp=lambda x, v: v).linear
+        with pytest.raises(ValueError, match=r"no licence.*pass linear=True or linear=False"):
+            CallableOperator(broken, (1, 4, 4))
+
+
 class TestLinearAlgebra:
     def test_matrix_of_the_identity(self) -> None:
         assert torch.equal(Identity().matrix((1, 2, 3)), torch.eye(6, dtype=torch.float64))

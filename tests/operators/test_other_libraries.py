@@ -253,11 +253,11 @@ class TestBlackBox:
             raise RuntimeError("no licence")
 
         with pytest.raises(RuntimeError, match="no licence"):
-            CallableOperator(broken, SHAPE).vjp(images(1, SHAPE), images(1, SHAPE))
+            CallableOperator(broken, SHAPE, linear=False).vjp(images(1, SHAPE), images(1, SHAPE))
 
     def test_a_linear_function_is_asked_for_its_adjoint(self) -> None:
         with pytest.raises(ValueError, match="pass adjoint= instead of vjp="):
-            CallableOperator(torch.sin, SHAPE, vjp=lambda x, v: v)
+            CallableOperator(torch.sin, SHAPE, linear=True, vjp=lambda x, v: v)
 
 
 PRIORS = [lavps.VPLinear(), lavps.Cosine(), lavps.Flow(), lavps.VE()]

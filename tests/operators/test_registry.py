@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lavps
-from lavps.operators import Blur, Mask, MotionBlur, family_from, named_family
+from lavps.operators import AveragePool, Blur, Mask, MotionBlur, family_from, named_family
 from lavps.operators.registry import NAMES
 from support.problems import images
 
@@ -56,8 +56,29 @@ def test_what_is_fixed_is_one_draw_for_all_and_what_is_random_is_not() -> None:
 def test_an_unknown_name_is_told_the_nearest_and_all() -> None:
     with pytest.raises(ValueError, match=r"'motion_blur': did you mean 'motion-blur'\? Known are sr2, sr4,"):
         named_family("motion_blur", (3, 64, 64))
+    for name, near in (("inpant", "inpaint"), ("de-blur", "deblur")):
+        with pytest.raises(ValueError, match=f"did you mean '{near}'"):
+            named_family(name, (3, 64, 64))
     with pytest.raises(ValueError, match=r"did you mean .*file\.py:attribute"):
         family_from("???", (3, 64, 64))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 16])
+def test_any_integer_is_a_factor_of_super_resolution(side: int) -> None:
+    shape = (3, 2 * side, side)
+    assert named_family(f"sr{side}", shape).draw([0], shape) == AveragePool(side)
+
+
+@pytest.mark.parametrize("name", ["sr5.5", "sr0", "sr1e3", "sr", "sr-2"])
+def test_other_numbers_are_no_factor(name: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown measurement '{name}'"):
+        named_family(name, (3, 64, 64))
+
+
+@pytest.mark.parametrize(("name", "option"), [("inpaint", "--mask"), ("deblur", "--kernel")])
+def test_tasks_of_a_file_are_no_measurements_by_name(name: str, option: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} needs a file: lavps restore {option} FILE"):
+        named_family(name, (3, 64, 64))
 
 
 SOURCE = """
@@ -100,6 +121,12 @@ def test_a_file_gives_families_operators_and_functions(file: Path) -> None:
 def test_a_file_that_does_not_serve_says_why(file: Path) -> None:
     for text, error, reason in [
         (f"{file}:nothing", ValueError, r"no 'nothing'; it defines torch, .*operator"),
+        (
+            f"{file}",
+            ValueError,
+            r"names no function: write .*mine\.py:NAME; it defines squared, family, oper",
+        ),
+        (f"{file.parent}/none.py", ValueError, "cannot be read"),
         (f"{file}:number", ValueError, "is of type int"),
         (f"{file}:Class", ValueError, "is a class: pass an instance"),
         (f"{file.parent}/none.py:operator", FileNotFoundError, r"no file .*none\.py"),

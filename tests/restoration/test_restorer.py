@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import lavps
 from lavps.amortization import Palette
 from lavps.guidance import Amortized, Gradient
 from lavps.nn import HDiT, HDiTConfig
-from lavps.operators import AveragePool
+from lavps.operators import AveragePool, RescaledOperator
+from lavps.problem import PixelRangeWarning
 from lavps.restoration import Restorer, restore
 from lavps.restoration.manifest import assessment
 from lavps.samplers import UNBOUND, Settings
@@ -51,6 +53,32 @@ def test_plain_functions_and_folders_will_do(folders: tuple[Path, Path]) -> None
     posterior = restore(images(1, (3, SIZE, SIZE)), lambda x: x.flip(-1), folders[0], quality="fast")
     assert posterior.mean.shape == (1, 3, SIZE, SIZE)
     assert posterior.std.isnan().all()  # of one sample
+
+
+def test_one_measurement_needs_no_batch_axis(folders: tuple[Path, Path]) -> None:
+    y = images(1, (3, SIZE // 2, SIZE // 2))
+    batch = restore(y, AveragePool(2), folders[0], quality="fast")
+    one = restore(y[0], AveragePool(2), folders[0], quality="fast")
+    assert torch.equal(one.mean, batch.mean)
+    assert one.mean.shape == (1, 3, SIZE, SIZE)
+
+
+def test_measurements_in_another_range_are_refused_or_reported(folders: tuple[Path, Path]) -> None:
+    y = images(1, (3, SIZE // 2, SIZE // 2))
+    with pytest.raises(ValueError, match=r"must be in \[-1, 1\].* y / 127.5 - 1"):
+        restore(127.5 * (y + 1), AveragePool(2), folders[0], quality="fast")
+    with pytest.raises(ValueError, match="contains NaN"):
+        restore(torch.full_like(y, float("nan")), AveragePool(2), folders[0], quality="fast")
+    with pytest.raises(ValueError, match="replicates grey measurements"):
+        restore(y[:, :1], AveragePool(2), folders[0], quality="fast")
+    unit = (y.clamp(-1, 1) + 1) / 2
+    with pytest.warns(PixelRangeWarning, match=r"RescaledOperator\(operator, 0, 1\)") as caught:
+        restore(unit, AveragePool(2), folders[0], quality="fast")
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PixelRangeWarning)
+        restore(y, AveragePool(2), folders[0], quality="fast")
+        restore(unit, RescaledOperator(AveragePool(2), 0, 1), folders[0], quality="fast")
 
 
 def test_sizes_other_than_the_priors_are_tiled(folders: tuple[Path, Path]) -> None:
@@ -106,7 +134,7 @@ def test_a_model_is_refused_for_another_prior_tiled_or_not(
     tmp_path: Path, folders: tuple[Path, Path]
 ) -> None:
     other = write_prior(tmp_path / "other", channels=1)
-    with pytest.raises(ValueError, match="trained with prior"):
+    with pytest.raises(ValueError, match=r"trained with prior \w+, not with other \([0-9a-f]{12}\)"):
         Restorer.load(other, folders[1])
     model = tiled_model(lavps.load_inference_model(folders[1]), (SIZE, SIZE))
     with pytest.raises(ValueError, match="trained with prior"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,18 @@ import lavps
 from lavps.guidance import Gradient
 from lavps.samplers import Posterior, RunningStatistics, Trace
 from support.problems import network_prior, pooling_problem
+
+
+class Convolution(torch.nn.Module):
+    """A network with weights, which torch does not mix with another precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
 
 SAMPLER = lavps.MGDM(network_prior(), num_steps=8, guidance=Gradient(steps=1))
 
@@ -22,6 +36,64 @@ def test_samples_are_item_major_and_statistics_are_theirs() -> None:
     low, high = posterior.interval(0.8)
     torch.testing.assert_close(low, posterior.samples.quantile(0.1, dim=1))
     assert (low <= high).all()
+
+
+def test_a_posterior_is_described_in_three_lines() -> None:
+    problem = pooling_problem(3)
+    posterior = SAMPLER.sample(problem, 2, batch_size=4)
+    first, second, third = repr(posterior).splitlines()
+    assert first == "Posterior: 3 x 2 samples of shape (1, 8, 8)"
+    assert second.strip().startswith("MGDM, 6 steps, ")
+    misfit = torch.stack([problem.chi_square(x) for x in posterior.samples.unbind(1)], 1)
+    torch.testing.assert_close(posterior.chi_square, misfit)
+    assert f"{posterior.trace.forwards:g} denoiser evaluations per sample" in third
+    assert third.endswith(f"misfit {float(misfit.mean()):.3g}")
+    torch.testing.assert_close(posterior[1].chi_square, misfit[1:2])
+    assert posterior[1].sampler == "MGDM"
+    streamed = SAMPLER.sample(problem, 2, keep_samples=False)
+    torch.testing.assert_close(streamed.chi_square, misfit)
+
+
+def test_a_posterior_without_measurements_has_no_misfit() -> None:
+    posterior = lavps.DDIM(network_prior(), num_steps=4).sample(lavps.Unconditional((1, 8, 8)))
+    assert "misfit" not in repr(posterior)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_samples": 0}, "number of samples must be an integer of at least 1, got 0"),
+        ({"num_samples": 1.5}, "number of samples must be an integer of at least 1, got 1.5"),
+        ({"seed": 0.5}, "seeds and item ids are integers, got seed 0.5"),
+        ({"seed": [0.5, 1.0]}, "seeds and item ids are integers"),
+        ({"items": [0.0, 1.0]}, "seeds and item ids are integers"),
+    ],
+)
+def test_numbers_that_are_no_counts_or_seeds_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        SAMPLER.sample(pooling_problem(2), **arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_mixed_precisions_are_named(dtype: torch.dtype) -> None:
+    prior = lavps.NetworkPrior(Convolution(), lavps.Flow(), "velocity")
+    with pytest.raises(
+        TypeError, match=f"measurements are in {dtype} and the prior's network is in torch.float32"
+    ):
+        lavps.MGDM(prior, num_steps=4).sample(pooling_problem(1).to(dtype))
+
+
+def test_images_that_are_not_the_priors_are_refused() -> None:
+    prior = network_prior()
+    prior.image_shape = (3, 8, 8)
+    sampler = lavps.MGDM(prior, num_steps=4)
+    with pytest.raises(ValueError, match=r"images are \(1, 8, 8\), the prior's are \(3, 8, 8\): y.expand"):
+        sampler.sample(pooling_problem(1))
+    unbatched = lavps.InverseProblem(torch.zeros(3, 4, 4), lavps.operators.AveragePool(2), 0.1)
+    with pytest.raises(ValueError, match=r"no batch axis: use y\[None\]"):
+        sampler.sample(unbatched)
+    prior.image_shape = (1, 16, 16)  # other sizes are left to the network
+    sampler.sample(pooling_problem(1))
 
 
 def test_one_sample_has_no_spread_to_speak_of() -> None:

@@ -136,7 +136,8 @@ def load_inference_model(
     def check(candidate: Prior) -> None:
         found = prior_hash(candidate)
         # A prior without a hash (rescheduled, for example) is checked by its schedule only.
-        check_fits(config, config.prior_hash or "" if found is None else found, candidate.schedule)
+        found = config.prior_hash or "" if found is None else found
+        check_fits(config, found, candidate.schedule, getattr(candidate, "name", None))
 
     model.check_prior = check
     if prior is not None:
@@ -195,11 +196,17 @@ def load_conditional(path: str | Path, device: str | torch.device = "cpu") -> Co
     return model.eval().requires_grad_(False).to(device)
 
 
-def check_fits(config: ModelConfig, prior_hash: str, schedule: Schedule) -> None:
-    """Raise ValueError unless an inference model fits its prior."""
+def check_fits(
+    config: ModelConfig, prior_hash: str, schedule: Schedule, prior_name: str | None = None
+) -> None:
+    """Raise ValueError unless an inference model fits its prior, of this hash, schedule and name."""
     if config.kind != "inference":
         raise ValueError(f"a model of kind {config.kind!r} is not an inference model")
     if config.prior_hash != prior_hash:
-        raise ValueError(f"this model was trained with prior {config.prior_hash}, not with {prior_hash}")
+        own, other = (
+            f"{name} ({str(value)[:12]})" if name else str(value)
+            for name, value in ((config.training.get("prior"), config.prior_hash), (prior_name, prior_hash))
+        )
+        raise ValueError(f"this model was trained with prior {own}, not with {other}")
     if config.schedule != schedule:
         raise ValueError(f"this model was trained under {config.schedule!r}, not under {schedule!r}")

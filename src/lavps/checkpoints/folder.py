@@ -8,7 +8,15 @@ are read, neither of which can execute code.
 
 from __future__ import annotations
 
-__all__ = ["ModelConfig", "build_described", "load_model_prior", "load_weights", "read_config", "save_model"]
+__all__ = [
+    "ModelConfig",
+    "build_described",
+    "load_model_prior",
+    "load_weights",
+    "model_name",
+    "read_config",
+    "save_model",
+]
 
 import json
 import platform
@@ -222,7 +230,19 @@ def load_model_prior(path: str | Path, device: str | torch.device = "cpu") -> Ne
             f"{folder / _CONFIG} needs prediction and time_input, or sigma_data and a VE schedule (EDM)"
         )
     prior.weights_hash, prior.image_shape = config.weights_hash, config.image_shape
+    prior.name = model_name(path)
     return prior
+
+
+def model_name(path: str | Path) -> str:
+    """Return the name of a model: that of its folder, or of the run whose folder ``model`` it is.
+
+    Example:
+        >>> model_name("runs/faces64/model"), model_name("zoo/faces64")
+        ('faces64', 'faces64')
+    """
+    folder = Path(path)
+    return folder.parent.name if folder.name == "model" and folder.parent.name else folder.name
 
 
 _MODEL_CARD = """---

@@ -62,10 +62,9 @@ def download(path: str | Path, files: list[str] | None = None) -> Path:
         )
     hub = require("huggingface_hub", "hub", f"{path} does not exist; to download it")
     try:
-        if files is None:
-            # Not list_repo_files, which repeats failed requests for half a minute.
-            listed = hub.HfApi().model_info(str(path), timeout=_SECONDS).siblings or []
-            files = wanted(file.rfilename for file in listed)
+        # One request before snapshot_download, which repeats failed ones for half a minute.
+        listed = hub.HfApi().model_info(str(path), timeout=_SECONDS).siblings or []
+        files = files or wanted(file.rfilename for file in listed)
         return Path(hub.snapshot_download(str(path), allow_patterns=files, etag_timeout=_SECONDS))
     except Exception as error:  # the classes are those of an HTTP library that changes between versions
         try:

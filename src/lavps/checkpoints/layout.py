@@ -17,6 +17,9 @@ import torch
 from ..priors.protocol import Prior
 from .reading import Checkpoint
 
+# Modules of the networks of diffusers; its folders are read in diffusers.py.
+_DIFFUSERS = ("down_blocks.", "mid_block.", "up_blocks.", "transformer_blocks.")
+
 
 @dataclass(frozen=True)
 class LoadOptions:
@@ -77,6 +80,11 @@ def matching(checkpoint: Checkpoint, layouts: Sequence[Layout]) -> Layout:
     for layout in layouts:
         if not missing[layout.name]:
             return layout
+    if any(name.startswith(_DIFFUSERS) for name in checkpoint.tensors):
+        raise UnknownLayoutError(
+            f"{checkpoint.path} holds weights of diffusers without their configuration: pass the folder with "
+            "its config.json (or, for a pipeline, model_index.json), not the file"
+        )
     closest = sorted(layouts, key=lambda layout: len(missing[layout.name]) / max(1, len(layout.keys)))[:3]
     lines = [
         f"{checkpoint.path} matches no supported layout: {len(checkpoint.tensors)} tensors, the first are"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 __all__ = ["main", "parse"]
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -78,10 +79,19 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and run the command; exit with code 1 if parsing fails, 130 on Ctrl-C."""
-    command = parse(arguments)
+    """Parse the command line and run the command.
+
+    Exit with code 1 if parsing fails or the reader of the output is gone (``| head``), 130 on Ctrl-C.
+    """
     try:
-        command.run()
+        try:
+            parse(arguments).run()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt as interrupt:
         print(interrupt or "interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+    except BrokenPipeError:
+        # The interpreter flushes again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None

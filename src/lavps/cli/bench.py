@@ -20,6 +20,7 @@ from ..benchmark.spaces import SamplerName, baseline_grid, paper_grid, paper_sub
 from ..benchmark.sweep import Sweep
 from ..benchmark.timing import Timer
 from ..checkpoints.folder import read_config
+from ..devices import resolve_device
 from ..evaluation.lpips import LPIPS
 from ..training.data import ImageData
 from .failures import fatal
@@ -95,7 +96,8 @@ class Sweeping(_Running):
         benchmark, sampler, model = Benchmark.open(self.folder), self.sampler, self.model
         if model is None and sampler in ("lavps", "supervised"):
             raise ValueError(f"{sampler} needs a model: give --model")
-        lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
+        device = resolve_device(self.device)
+        lpips, models = LPIPS.load(self.lpips, device), benchmark.models(device)
         runner = benchmark.runner(
             "validation", models, lpips, batch_size=self.batch_size, samples=self.samples
         )
@@ -123,7 +125,8 @@ class Testing(_Running):
     def run(self) -> None:
         """Add rows to test/."""
         benchmark = Benchmark.open(self.folder)
-        lpips, models = LPIPS.load(self.lpips, self.device), benchmark.models(self.device)
+        device = resolve_device(self.device)
+        lpips, models = LPIPS.load(self.lpips, device), benchmark.models(device)
         runner = benchmark.runner(
             "test",
             models,
@@ -174,9 +177,8 @@ class Timing(_Comparing):
         matches = self.conclude(benchmark).matches if self.which == "matched" else []
         pairs = [(match["reference"], match["candidate"]) for match in matches]
         keys = sorted({key for pair in pairs for key in pair if key} or methods)
-        timer = Timer(
-            benchmark.path / "timing", given, benchmark.models(self.device), benchmark.settings.seed
-        )
+        models = benchmark.models(resolve_device(self.device))
+        timer = Timer(benchmark.path / "timing", given, models, benchmark.settings.seed)
         timer.run([methods[key] for key in keys], self.turns)
         print(f"timed {len(keys)} methods, {self.turns} times each")
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..checkpoints.hashes import file_hash
 from ..io import encode_image, read_image, write_atomically
-from ..noise import noise_from_std
+from ..noise import as_noise
 from ..operators.registry import family_from
 from ..problem import InverseProblem
 from .failures import fatal
@@ -75,7 +75,7 @@ class Degrade:
         image = read_image(file)
         x = _cropped(image.pixels, self.crop)
         operator = family_from(self.task, x.shape).draw([item], x.shape, self.seed)
-        problem = InverseProblem.simulate(x[None], operator, noise_from_std(self.noise), self.seed, [item])
+        problem = InverseProblem.simulate(x[None], operator, as_noise(self.noise), self.seed, [item])
         y = problem.y[0]
         numbers = io.BytesIO()
         np.save(numbers, y.numpy(), allow_pickle=False)

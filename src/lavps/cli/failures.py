@@ -21,6 +21,8 @@ def fatal(command: str, kinds: tuple[type[Exception], ...] = (*FAILURES, ImportE
     """
     try:
         yield
+    except BrokenPipeError:  # main ends the command without a message
+        raise
     except kinds as error:
         print(f"lavps {command}: {line_of(error)}", file=sys.stderr)
         raise SystemExit(1) from None

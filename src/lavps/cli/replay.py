@@ -16,6 +16,7 @@ import torch
 import tyro
 
 from ..checkpoints.hashes import file_hash
+from ..devices import resolve_device
 from ..restoration.degraded import OperatorDraw, script_of
 from ..restoration.job import FileRestorer, RestorationConfig
 from ..restoration.manifest import Manifest, found, stored_settings, versions
@@ -99,7 +100,7 @@ class Replay:
                 stored_settings(manifest.settings, manifest.model is not None),
                 batch_size=sampling["batch_size"],
                 tile_batch=sampling["tile_batch"],
-                device=self.device or manifest.machine["device"],
+                device=resolve_device(self.device or manifest.machine["device"]),
                 label=sampling.get("label"),
                 precision=sampling.get("precision", "fp32"),
                 compiled=sampling.get("compiled", False),

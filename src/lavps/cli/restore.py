@@ -19,6 +19,7 @@ import tyro
 from tqdm import tqdm
 
 from ..checkpoints import zoo_model
+from ..operators.registry import TASKS
 from ..restoration.files import named, output_names
 from ..restoration.forecast import RunForecast
 from ..restoration.job import FileRestorer, RestorationConfig
@@ -44,6 +45,8 @@ class Restore(RestorationOptions):
     $ lavps restore photo.png --operator my_ops.py:blur --prior zoo/faces64 --quality best
 
     Exit codes: 0 all files are restored, 1 could not start, 3 some failed (with reasons), 130 Ctrl-C.
+
+    Tasks:
     """
 
     # Model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), name of a model of the
@@ -92,8 +95,9 @@ class Restore(RestorationOptions):
         return replace(job, measuring=measuring, budget=budget, schedule=schedule, batch_size=self.batch)
 
     def _require_names(self, files: list[Path]) -> Path:
-        """Return the output folder; raise if two files would be written to one name."""
-        taken = {file.resolve(): file for file in files}
+        """Return the output folder; raise if an input would be overwritten, or two files share an output."""
+        inputs = [*files, *(file for file in (self.mask, self.kernel, self.schedule) if file is not None)]
+        kept, taken = {file.resolve() for file in inputs}, dict[Path, Path]()
         for file in files:
             folder, stem = named(self.output, file)
             if folder != self.output and len(files) > 1:
@@ -101,6 +105,8 @@ class Restore(RestorationOptions):
             names = output_names(stem, file.suffix.lower(), self.samples)
             for name in (*names, preview_name(stem)):
                 path = (folder / name).resolve()
+                if path in kept:
+                    raise ValueError(f"--output {self.output} would overwrite the input {folder / name}")
                 if path in taken:
                     raise ValueError(f"{taken[path]} and {file} would both be written to {name}: rename one")
                 taken[path] = file
@@ -122,6 +128,8 @@ class Restore(RestorationOptions):
                             file, self.output, announce=announce, progress=progress.advance
                         )
                         bar.write(_report(file, manifest), file=sys.stdout)
+                    except BrokenPipeError:
+                        raise
                     except FAILURES as error:
                         failed += 1
                         bar.write(f"{file}: {line_of(error)}", file=sys.stderr)
@@ -130,6 +138,11 @@ class Restore(RestorationOptions):
                     f"interrupted: {number - failed} of {len(files)} files are restored, in {self.output}"
                 ) from None
         return failed
+
+
+Restore.__doc__ = f"{Restore.__doc__}".rstrip() + "".join(
+    f"\n      {n:<24} {line}" for n, line in TASKS.items()
+)
 
 
 class _Progress:

@@ -24,7 +24,7 @@ from ..amortization.contexts import ContextSource
 from ..amortization.inference import InferenceTask
 from ..amortization.loading import prior_hash, save_conditional, save_inference_model
 from ..amortization.model import InferenceModel
-from ..checkpoints.folder import load_model_prior, read_config, save_model
+from ..checkpoints.folder import load_model_prior, model_name, read_config, save_model
 from ..guidance import Amortized, Gradient, switch
 from ..minimizers import WhitenedGradient
 from ..nn import build_network, build_seeded, seeded
@@ -255,7 +255,7 @@ class TrainInference(Training):
         about = {"task": measurement.task, "network": network, "prior_hash": prior_hash(prior)}
         task = InferenceTask(source, about, self._previewed)
         return task, lambda folder, about, dtype: save_inference_model(
-            folder, task, network, self.image_shape, about | {"prior": self.prior.name}, dtype
+            folder, task, network, self.image_shape, about | {"prior": model_name(self.prior)}, dtype
         )
 
     def _sampler(self, prior: Prior, model: InferenceModel) -> MGDM | MGPS:

@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .metrics import ImageBatch
+from .metrics import ImageBatch, Images
 
 _VARIABLE = "LAVPS_LPIPS"
 _SHIFT = (-0.030, -0.088, -0.188)  # ImageNet normalization, for inputs in [-1, 1]
@@ -102,9 +102,14 @@ class LPIPS:
         return replace(self, kernels=kernels, biases=biases, heads=heads)
 
     @torch.no_grad()
-    def __call__(self, a: ImageBatch, b: ImageBatch) -> Tensor:
-        """Return distances (B,), on the CPU, of images a and b (B, C, H, W), C = 1 or 3; lower is closer."""
-        a.check_alike(b)
+    def __call__(self, a: Images, b: Images) -> Tensor:
+        """Return distances (B,), on the CPU; lower is closer.
+
+        Args:
+            a: Images (B, C, H, W), C = 1 or 3, an :class:`ImageBatch` or a tensor in [-1, 1].
+            b: Images of the same shape.
+        """
+        a, b = ImageBatch.pair(a, b)
         chunks = zip(a.split(self.chunk), b.split(self.chunk), strict=True)
         return torch.cat([self._distance(left, right) for left, right in chunks]).cpu()
 

@@ -19,8 +19,8 @@ whose expectation does not depend on N and is minimal if the samples have the di
 energy score is the same with whole images and :math:`|x| = (\tfrac1n \sum_i x_i^2)^{1/2}`; it also depends
 on the correlation of pixels.
 
-Images are compared as stored in a file, with 8 bits per channel. :class:`ImageBatch` clamps and rounds once,
-and every image metric takes that type.
+Images are compared as stored in a file, with 8 bits per channel. :class:`ImageBatch` clamps and rounds once.
+Every image metric takes that type, or tensors in [-1, 1], which it converts.
 
 References:
     - Wang, Bovik, Sheikh and Simoncelli, Image Quality Assessment: From Error Visibility to Structural
@@ -31,15 +31,17 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["ImageBatch", "crps", "energy_score", "pixel_coverage", "psnr", "ssim"]
+__all__ = ["ImageBatch", "Images", "crps", "energy_score", "pixel_coverage", "psnr", "ssim"]
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ..operators.pixel_range import PixelRangeWarning
 from .calibration import coverage
 
 _PEAK = 255.0
@@ -103,6 +105,26 @@ class ImageBatch:
         """Yield batches of at most ``size`` images, in order."""
         return (ImageBatch(pixels) for pixels in torch.split(self.pixels, size))
 
+    @classmethod
+    def pair(cls, a: Images, b: Images) -> tuple[ImageBatch, ImageBatch]:
+        """Return two batches of one shape from batches or tensors (B, C, H, W) or (C, H, W) in [-1, 1].
+
+        Warns:
+            PixelRangeWarning: Both are tensors in [0, 1].
+        """
+        given = [x for x in (a, b) if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
+        if len(given) == 2 and all(0.0 <= float(x.min()) < float(x.max()) <= 1.0 for x in given):
+            warnings.warn(
+                "images must be in [-1, 1], and these have no value below 0: 2 * x - 1 maps [0, 1] to it",
+                PixelRangeWarning,
+                stacklevel=3,
+            )
+        a, b = (
+            cls.from_tensor(x[None] if x.ndim == 3 else x) if isinstance(x, Tensor) else x for x in (a, b)
+        )
+        a.check_alike(b)
+        return a, b
+
     def check_alike(self, other: ImageBatch) -> None:
         """Raise ValueError unless the other batch has the same shape."""
         if self.pixels.shape != other.pixels.shape:
@@ -112,15 +134,24 @@ class ImageBatch:
             )
 
 
-def psnr(a: ImageBatch, b: ImageBatch) -> Tensor:
+Images = ImageBatch | Tensor
+
+
+def psnr(a: Images, b: Images) -> Tensor:
     """Return the peak signal-to-noise ratio in decibels, (B,) in float64; infinite for equal images.
+
+    Args:
+        a: Images (B, C, H, W), an :class:`ImageBatch` or a tensor in [-1, 1].
+        b: Images of the same shape.
 
     Example:
         >>> black, grey = (ImageBatch(torch.full((1, 3, 16, 16), v, dtype=torch.uint8)) for v in (0, 51))
         >>> round(float(psnr(black, grey)), 2)
         13.98
+        >>> psnr(torch.zeros(1, 3, 16, 16), torch.full((1, 3, 16, 16), -0.4)).shape
+        torch.Size([1])
     """
-    a.check_alike(b)
+    a, b = ImageBatch.pair(a, b)
     errors = [
         (left.pixels.double() - right.pixels.double()).square().flatten(1).mean(1)
         for left, right in zip(a.split(_CHUNK), b.split(_CHUNK), strict=True)
@@ -128,14 +159,14 @@ def psnr(a: ImageBatch, b: ImageBatch) -> Tensor:
     return 10.0 * (_PEAK**2 / torch.cat(errors)).log10()
 
 
-def ssim(a: ImageBatch, b: ImageBatch) -> Tensor:
+def ssim(a: Images, b: Images) -> Tensor:
     """Return the structural similarity, (B,) in float64; 1 for equal images.
 
     Args:
-        a: Images (B, C, H, W) of at least 11 pixels per side.
+        a: Images (B, C, H, W) of at least 11 pixels per side, an :class:`ImageBatch` or a tensor in [-1, 1].
         b: Images of the same shape.
     """
-    a.check_alike(b)
+    a, b = ImageBatch.pair(a, b)
     if min(a.pixels.shape[2:]) < _WINDOW:
         raise ValueError(f"SSIM needs at least {_WINDOW} pixels per side, got {tuple(a.pixels.shape[2:])}")
     chunks = zip(a.split(_CHUNK), b.split(_CHUNK), strict=True)

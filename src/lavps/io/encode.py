@@ -11,6 +11,7 @@ from __future__ import annotations
 __all__ = ["encode_image", "format_of", "write_image"]
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _ENCODING: dict[Format, dict[str, Any]] = {
     # exact: colours under transparent pixels are part of the image.
     "WEBP": {"lossless": True, "exact": True},
 }
+_FAR_OUTSIDE = 10.0  # samples may exceed [-1, 1]; pixels in 0..255 are an error
 Levels = npt.NDArray[Any]  # of uint8 or uint16
 
 
@@ -44,9 +46,41 @@ def format_of(path: str | Path) -> Format:
     return SUFFIXES[suffix]
 
 
-def write_image(path: str | Path, pixels: Tensor, like: ImageFile) -> None:
-    """Write restored pixels (C, H, W) as a file like their source, in the format of its name, atomically."""
-    write_atomically(path, encode_image(pixels, like, format_of(path)))
+def write_image(path: str | Path, pixels: Tensor, like: ImageFile | None = None) -> None:
+    """Write pixels in the format of the file's name, atomically.
+
+    Args:
+        path: File.
+        pixels: Pixels (C, H, W) or (1, C, H, W) in [-1, 1].
+        like: Source of alpha, depth, palette and metadata; default none of them, with 8 bits.
+
+    Raises:
+        ImageError: The pixels are no image, or the format cannot hold it.
+
+    Warns:
+        UserWarning: Without a source, all pixels are in [0, 1].
+    """
+    format = format_of(path)
+    pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
+    write_atomically(path, encode_image(pixels, _plain(pixels, format) if like is None else like, format))
+
+
+def _plain(pixels: Tensor, format: Format) -> ImageFile:
+    """Return a file without transparency and metadata, for pixels in [-1, 1]."""
+    if not pixels.is_floating_point():
+        raise ImageError(
+            f"pixels must be floating point, got {pixels.dtype}: x / 127.5 - 1 maps [0, 255] to it"
+        )
+    low, high = (float(part) for part in pixels.aminmax()) if pixels.numel() else (0.0, 0.0)
+    if max(-low, high) > _FAR_OUTSIDE:
+        raise ImageError(
+            f"pixels must be in [-1, 1], got {low:.4g} to {high:.4g}: for [0, 255], write x / 127.5 - 1"
+        )
+    if 0.0 <= low < high <= 1.0:
+        warnings.warn("no pixel is below mid-grey: for images in [0, 1], write 2 * x - 1", stacklevel=3)
+    if format == "NPY":
+        return ImageFile(pixels, None, format, "CHW", "float32")
+    return ImageFile(pixels, None, format, "L" if len(pixels) == 1 else "RGB", "uint8")
 
 
 def encode_image(pixels: Tensor, like: ImageFile, format: Format | None = None) -> bytes:

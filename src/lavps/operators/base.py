@@ -16,7 +16,7 @@ __all__ = ["CallableOperator", "NotDifferentiableError", "Operator"]
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .autograd import central_difference, linear_map, smooth_map
 from .linalg import conjugate_gradient, largest_singular_value
+from .probing import measures_linearly
 
 
 class NotDifferentiableError(TypeError):
@@ -70,6 +71,11 @@ class Operator(ABC):
     def batch(self) -> int:
         """Number of rows of the parameters; 1 if all items share them."""
         return 1
+
+    @property
+    def measurement_ndim(self) -> int | None:
+        """Number of axes of one measurement, without the batch; None if the operator does not fix it."""
+        return None
 
     @property
     def noise_std(self) -> float | Tensor | None:
@@ -213,6 +219,11 @@ class WrappedOperator(Operator):
         """Number of rows of the parameters."""
         return self.operator.batch
 
+    @property
+    def measurement_ndim(self) -> int | None:
+        """Number of axes of one measurement of the wrapped operator."""
+        return self.operator.measurement_ndim
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.operator!r})"
 
@@ -223,7 +234,8 @@ class CallableOperator(Operator):
     Args:
         function: Function from (B, C, *spatial) to (B, *measurement) that treats rows independently.
         in_shape: Image shape (C, *spatial).
-        linear: Whether the function is linear; :func:`lavps.operators.check` verifies it.
+        linear: Whether the function is linear; default from the derivative given, else tested by three
+            evaluations of a random image.
         adjoint: Adjoint A^T of a linear function. With it the function need not be differentiable by torch.
         vjp: Product (x, v) -> J^T v with the Jacobian J at x, for a nonlinear function that torch cannot
             differentiate. J u is then computed by finite differences.
@@ -240,19 +252,19 @@ class CallableOperator(Operator):
         self,
         function: Callable[[Tensor], Tensor],
         in_shape: Sequence[int],
-        linear: bool = True,
+        linear: bool | None = None,
         adjoint: Callable[[Tensor], Tensor] | None = None,
         vjp: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
+        if linear is None:
+            given = adjoint is not None or vjp is not None
+            linear = vjp is None if given else measures_linearly(function, in_shape)
         if adjoint is not None and not linear:
             raise ValueError("only a linear function has an adjoint: omit adjoint= or set linear=True")
         if vjp is not None and linear:
             raise ValueError("a linear function has an adjoint: pass adjoint= instead of vjp=")
-        self.function = function
-        self.in_shape = tuple(in_shape)
-        self.linear = linear
-        self._adjoint = adjoint
-        self._vjp = vjp
+        self.function, self.in_shape, self.linear = function, tuple(in_shape), linear
+        self._adjoint, self._vjp = adjoint, vjp
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return function(x), with the given adjoint or vjp as its derivative."""
@@ -275,6 +287,20 @@ class CallableOperator(Operator):
     def input_shape(self, measurement_shape: Sequence[int]) -> tuple[int, ...]:
         """Return ``in_shape``."""
         return self.in_shape
+
+    @cached_property
+    def measurement_shape(self) -> tuple[int, ...] | None:
+        """Shape of one measurement, from one evaluation of the function; None if that fails."""
+        try:
+            with torch.no_grad():
+                return tuple(self.function(torch.zeros(1, *self.in_shape)).shape[1:])
+        except Exception:
+            return None
+
+    @property
+    def measurement_ndim(self) -> int | None:
+        """Number of axes of one measurement."""
+        return None if self.measurement_shape is None else len(self.measurement_shape)
 
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
         """Return J^T v from the given vjp or by automatic differentiation."""

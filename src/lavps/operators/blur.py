@@ -127,6 +127,11 @@ class Blur(SameShapeOperator):
         return self.kernel.shape[0] if self.batched else 1
 
     @property
+    def measurement_ndim(self) -> int:
+        """Number of axes of an image (C, *spatial)."""
+        return 1 + len(self.size)
+
+    @property
     def size(self) -> tuple[int, ...]:
         """Kernel size along each spatial axis."""
         return tuple(self.kernel.shape[int(self.batched) :])

@@ -25,6 +25,7 @@ from ..random import NoiseStreams, Purpose
 from .base import Operator
 from .convert import as_operator
 from .linalg import inner
+from .probing import distance, linearity_error
 from .report import OperatorReport
 
 
@@ -128,7 +129,7 @@ class _Trial:
         first, second = self.operator(x), self.operator(x)
         if not torch.equal(x, before):
             self.problems.append("A changes its input in place: use a copy (x.clone(), mul instead of mul_)")
-        same = first.shape == second.shape and _distance(first, second) <= 1e-6
+        same = first.shape == second.shape and distance(first, second) <= 1e-6
         self.found["deterministic"] = same
         if not bool(torch.isfinite(first).all()):
             self.problems.append("A gives non-finite values on images in [-1, 1]")
@@ -141,7 +142,7 @@ class _Trial:
     def rows(self) -> None:
         x = self.images(0)
         alone = [self.operator.select(torch.tensor([i]))(x[i : i + 1]) for i in range(self.batch)]
-        self.found["batch_independent"] = _distance(torch.cat(alone), self.operator(x)) <= self.tolerance
+        self.found["batch_independent"] = distance(torch.cat(alone), self.operator(x)) <= self.tolerance
         if not self.found["batch_independent"]:
             self.problems.append(
                 "a row of a batch differs from the same image alone: reduce over axes 1 and up only, never "
@@ -160,7 +161,7 @@ class _Trial:
 
     def linearity(self) -> None:
         x, u = self.images(0), self.images(1)
-        error = _distance(self.operator(0.7 * x - 1.3 * u), 0.7 * self.operator(x) - 1.3 * self.operator(u))
+        error = linearity_error(self.operator, x, u)
         self.found["linearity_error"] = error
         if self.operator.linear and not error <= self.tolerance:
             self.problems.append(
@@ -223,7 +224,7 @@ class _Trial:
                 "use a straight-through or smoothed version, or guidance has no effect"
             )
             return
-        self.found["gradient_error"] = error = _distance(self.operator.jvp(x, u), change)
+        self.found["gradient_error"] = error = distance(self.operator.jvp(x, u), change)
         if not error <= 1e-2:
             self.notes.append(
                 f"the gradient differs from finite differences by {error:.1e}: expected for a "
@@ -239,7 +240,7 @@ class _Trial:
                 f"images on {device} give measurements on {y.device}: move parameters to x's device, "
                 "as in weight.to(x)"
             )
-        elif device.type != "meta" and not _distance(y.cpu(), self.operator(x)) <= 1e-3:
+        elif device.type != "meta" and not distance(y.cpu(), self.operator(x)) <= 1e-3:
             self.problems.append(f"A on {device} differs from A on the CPU")
 
 
@@ -249,14 +250,6 @@ def _summary(error: Exception) -> str:
 
 def _unit(x: Tensor) -> Tensor:
     return x / inner(x, x).sqrt().clamp(min=1e-30).reshape(-1, *[1] * (x.ndim - 1))
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    """Return the largest difference relative to the largest entry; infinite for different shapes."""
-    if a.shape != b.shape:
-        return float("inf")
-    largest = torch.maximum(a.abs().max(), b.abs().max()).clamp(min=1e-30)
-    return float((a - b).abs().max() / largest)
 
 
 def _dot_error(forward: Tensor, v: Tensor, u: Tensor, back: Tensor) -> float:

@@ -13,11 +13,10 @@ A deepinv physics is recognized by its methods ``A(x)`` and, if linear, ``A_adjo
 
 from __future__ import annotations
 
-__all__ = ["PhysicsOperator", "PixelRangeWarning", "from_numpy", "is_physics"]
+__all__ = ["PhysicsOperator", "from_numpy", "is_physics"]
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -35,10 +34,6 @@ Array = NDArray[Any]
 
 # Parameters of deepinv's physics, and tensors derived from them, that may have a leading item axis.
 _PER_ITEM = {"mask", "filter", "filters", "multipliers", "coil_maps", "angle", "Fh", "Fhc", "Fh2"}
-
-
-class PixelRangeWarning(UserWarning):
-    """Warning that measurements may be of images in another pixel range."""
 
 
 def is_physics(candidate: object) -> bool:
@@ -155,28 +150,6 @@ class PhysicsOperator(Operator):
         """Return ``A_adjoint(y)``, or A^T y by automatic differentiation."""
         self._require_linear("an adjoint")
         return linear_map(y, self._backward, self._forward) if self._has_adjoint else super().adjoint(y)
-
-    def looks_unit_ranged(self, y: Tensor, std: float) -> bool:
-        """Return whether y has no value below mid-grey, which suggests images in [0, 1], not [-1, 1]."""
-        if not self.linear or y.is_complex() or bool((y < -4.0 * std).any()):
-            return False
-        with torch.no_grad():
-            white = self(torch.ones(self.batch, *self.input_shape(y.shape[1:]), device=y.device))
-        if white.is_complex() or bool((white < -1e-6 * white.abs().max()).any()):
-            return False
-        hidden = 4.0 * std > 0.5 * float(white.max())  # by the noise
-        return not hidden and bool(y.mean() > 0.1 * white.mean())
-
-    def warn_about_range(self, y: Tensor, std: float) -> None:
-        """Warn the caller's caller if y suggests images in [0, 1]."""
-        if self.looks_unit_ranged(y, std):
-            warnings.warn(
-                "images must be in [-1, 1], but no value of y is below mid-grey: for images in [0, 1], pass "
-                "lavps.operators.RescaledOperator(physics, 0, 1) instead of physics; otherwise, pass "
-                "lavps.operators.as_operator(physics) to silence this warning",
-                PixelRangeWarning,
-                stacklevel=3,
-            )
 
     @property
     def _has_adjoint(self) -> bool:

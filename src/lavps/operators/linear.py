@@ -139,6 +139,7 @@ class Mask(_Projection):
 
     def observed(self, y: Tensor) -> Tensor:
         """Return the mask in y's dtype."""
+        self._require_match(y)
         return self.mask.to(y)
 
     def select(self, rows: Tensor) -> Operator:
@@ -156,6 +157,11 @@ class Mask(_Projection):
     def batch(self) -> int:
         """Number of masks; 1 if all items share it."""
         return self.mask.shape[0] if self.batched else 1
+
+    @property
+    def measurement_ndim(self) -> int:
+        """Number of axes of the mask without the batch, which y with a batch axis always exceeds."""
+        return self.mask.ndim - self.batched
 
     def _require_match(self, x: Tensor) -> None:
         self._require_rows(x)

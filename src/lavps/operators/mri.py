@@ -101,6 +101,11 @@ class MRI(Operator):
         """Number of masks or sets of coils; 1 if all items share them."""
         return max(len(self.mask), len(self._coils))
 
+    @property
+    def measurement_ndim(self) -> int:
+        """Number of axes of the samples (N, *spatial)."""
+        return self.mask.ndim
+
     def adjoint(self, y: Tensor) -> Tensor:
         """Return A^H y, shape (B, 1 or 2, *spatial)."""
         return linear_map(y, self._backward, self._forward)

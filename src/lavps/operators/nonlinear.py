@@ -137,6 +137,11 @@ class JPEG(SameShapeOperator):
         if not 1 <= self.quality <= 100:
             raise ValueError(f"JPEG quality must be between 1 and 100, got {self.quality}")
 
+    @property
+    def measurement_ndim(self) -> int:
+        """Number of axes of an image (C, H, W)."""
+        return 3
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return the decompressed images, shape (B, 1 or 3, H, W)."""
         if x.ndim != 4 or x.shape[1] not in (1, 3):

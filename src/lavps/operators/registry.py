@@ -7,17 +7,20 @@ Blur kernels are defined for images of 256 pixels and scale with the shorter sid
 rounded to the nearest odd number: 21 and 35 pixels at 256 become 9 and 15 at 64. Proportional scaling would
 give 5 and 9, a hardly visible blur.
 
-Names with "random" are families with one draw per item; "motion-blur" and "half-pixels" are one fixed kernel
-and one fixed mask. User-defined operators are given as "my_operators.py:scanner" (:func:`family_from`).
+Super-resolution has any integer factor: ``sr3``, ``sr16``. Names with "random" are families with one draw per
+item; "motion-blur" and "half-pixels" are one fixed kernel and one fixed mask. User-defined operators are
+given as "my_operators.py:scanner" (:func:`family_from`).
 """
 
 from __future__ import annotations
 
-__all__ = ["NAMES", "family_from", "named_family"]
+__all__ = ["NAMES", "TASKS", "WITH_FILES", "block_side", "family_from", "named_family"]
 
+import ast
 import difflib
 import importlib.util
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,31 +74,46 @@ _FAMILIES: dict[str, Callable[[Shape], OperatorFamily]] = {
     "phase-retrieval": _always(PhaseRetrieval(2.0)),
 }
 NAMES = tuple(_FAMILIES)
+# Tasks of lavps restore that need a file, with its option and the named tasks like them.
+WITH_FILES = {
+    "inpaint": ("--mask FILE", "centre-box, random-rectangle, random-pixels and half-pixels"),
+    "deblur": ("--kernel FILE", "gaussian-blur, motion-blur and random-motion-blur"),
+}
+TASKS = {
+    "denoise": "the image itself",
+    "srN": "means of blocks of N x N pixels (super-resolution), for any integer N: sr2, sr3, sr4, ...",
+    "inpaint": "pixels are missing: black in --mask FILE, or transparent",
+    "deblur": "blur by the kernel in --kernel FILE",
+    "gaussian-blur": "Gaussian blur, standard deviation 3 at 256 pixels",
+    "motion-blur": "camera shake, one kernel; size 21, intensity 0.9 at 256 pixels",
+    "random-motion-blur": "the same, a kernel per item",
+    "random-motion-blur-hard": "size 35, intensity 0.3 at 256 pixels: out of distribution",
+    "centre-box": "a box of half the side is missing",
+    "random-rectangle": "a rectangle with sides of 0.4 to 0.6 of the image's is missing",
+    "random-pixels": "80 to 85 % of the pixels are missing",
+    "half-pixels": "half of the pixels are missing, drawn once",
+    "jpeg": "JPEG compression at quality 5",
+    "hdr": "exposed twofold and clipped",
+    "phase-retrieval": "Fourier magnitudes, oversampled twice",
+}
+
+
+def block_side(name: str) -> int | None:
+    """Return the side N of the blocks of a task srN; None for other names.
+
+    Example:
+        >>> block_side("sr3"), block_side("jpeg")
+        (3, None)
+    """
+    found = re.fullmatch(r"sr([1-9]\d{0,3})", name)
+    return int(found[1]) if found else None
 
 
 def named_family(name: str, image_shape: Shape) -> OperatorFamily:
     """Return the family of operators with this name.
 
-    ===========================  ===================================================================
-    name                         measurement
-    ===========================  ===================================================================
-    ``sr2``, ``sr4``, ``sr8``    means of blocks of r x r pixels
-    ``centre-box``               a box of half the side is missing
-    ``motion-blur``              camera shake, one kernel; size 21, intensity 0.9 at 256 pixels
-    ``random-motion-blur``       the same, a kernel per item
-    ``random-motion-blur-hard``  size 35, intensity 0.3 at 256 pixels: out of distribution
-    ``gaussian-blur``            standard deviation 3 at 256 pixels
-    ``random-rectangle``         a rectangle with sides of 0.4 to 0.6 of the image's is missing
-    ``random-pixels``            80 to 85 % of the pixels are missing
-    ``half-pixels``              half of the pixels are missing, drawn once
-    ``denoise``                  the image itself
-    ``hdr``                      exposed twofold and clipped
-    ``jpeg``                     compressed at quality 5
-    ``phase-retrieval``          Fourier magnitudes, oversampled twice
-    ===========================  ===================================================================
-
     Args:
-        name: Name from the table.
+        name: Name of :data:`TASKS` that needs no file.
         image_shape: Image shape (C, *spatial).
 
     Raises:
@@ -105,13 +123,23 @@ def named_family(name: str, image_shape: Shape) -> OperatorFamily:
         >>> named_family("sr4", (3, 64, 64)).draw([0], (3, 64, 64))
         AveragePool(factor=4)
     """
-    if name not in _FAMILIES:
-        closest = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
+    if (side := block_side(name)) is not None:
+        return FixedOperator(AveragePool(side))
+    if name in _FAMILIES:
+        return _FAMILIES[name](tuple(image_shape))
+    if name in WITH_FILES:
+        option, others = WITH_FILES[name]
+        raise ValueError(f"{name} needs a file: lavps restore {option}; measurements by name are {others}")
+    if re.fullmatch(r"sr[\d.,]+", name):
         raise ValueError(
-            f"unknown measurement {name!r}: did you mean {closest!r}? Known are {', '.join(NAMES)}; "
-            "a user-defined one is path/to/file.py:attribute"
+            f"unknown measurement {name!r}: srN averages blocks of N x N pixels, N an integer: sr4"
         )
-    return _FAMILIES[name](tuple(image_shape))
+    known = (*NAMES, *WITH_FILES)
+    closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    raise ValueError(
+        f"unknown measurement {name!r}: did you mean {closest!r}? Known are {', '.join(known)}; "
+        "a user-defined one is path/to/file.py:attribute"
+    )
 
 
 def family_from(text: str, image_shape: Shape) -> OperatorFamily:
@@ -126,6 +154,8 @@ def family_from(text: str, image_shape: Shape) -> OperatorFamily:
     Raises:
         ValueError: The name is unknown, or the file has no such attribute.
     """
+    if text.endswith(".py"):
+        raise ValueError(f"{text} names no function: write {text}:NAME; {_defined_in(Path(text))}")
     file, colon, attribute = text.rpartition(":")
     if not colon or not file.endswith(".py"):
         return named_family(text, image_shape)
@@ -136,6 +166,17 @@ def family_from(text: str, image_shape: Shape) -> OperatorFamily:
         kind = "a class: pass an instance" if isinstance(found, type) else f"of type {type(found).__name__}"
         raise ValueError(f"{text} must be an operator, a family of operators or a function, but is {kind}")
     return FixedOperator(as_operator(found, image_shape))
+
+
+def _defined_in(file: Path) -> str:
+    """Return the names that a Python file defines, in words, without executing it."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"the file cannot be read ({error})"
+    names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    names += [ast.unparse(t) for node in body if isinstance(node, ast.Assign) for t in node.targets]
+    return f"it defines {', '.join(name for name in names if not name.startswith('_')) or 'nothing'}"
 
 
 def _attribute_of(file: Path, attribute: str) -> Any:

@@ -78,7 +78,8 @@ class NetworkPrior:
             raise ValueError(f"time_input='index' needs a DiscreteVP schedule, got {schedule!r}")
         self.network = _in_eval_mode(network)
         self.schedule, self.prediction, self.time_input = schedule, prediction, time_input
-        # Known for checkpoints: hash of the weights, and shape (C, *spatial) of the training images.
+        # Known for checkpoints: name, hash of the weights, and shape (C, *spatial) of the training images.
+        self.name: str | None = None
         self.weights_hash: str | None = None
         self.image_shape: tuple[int, ...] | None = None
 
@@ -150,7 +151,8 @@ class EDMPrior:
         self.network = _in_eval_mode(network)
         self.schedule: Schedule = VE() if schedule is None else schedule
         self.sigma_data = sigma_data
-        self.weights_hash: str | None = None  # known for checkpoints, as is the image shape
+        self.name: str | None = None  # known for checkpoints, as are the hash and the image shape
+        self.weights_hash: str | None = None
         self.image_shape: tuple[int, ...] | None = None
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:

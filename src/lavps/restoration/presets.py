@@ -53,7 +53,7 @@ from typing import Any, Literal, get_args
 
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
-from ..operators.registry import NAMES
+from ..operators.registry import TASKS, block_side
 from ..samplers import MGDM, WienerPIR
 from ..samplers.settings import UNBOUND, Settings
 
@@ -144,7 +144,7 @@ _LINEAR: dict[bool, tuple[Settings, ...]] = {
         _mgdm(50, switch(_model(1), Linearized(), at=0.5)),
     ),
 }
-_LINEAR_TASKS = {*NAMES, "inpaint", "deblur"} - {"hdr", "jpeg", "phase-retrieval"}
+_LINEAR_TASKS = TASKS.keys() - {"hdr", "jpeg", "phase-retrieval"}
 
 
 def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
@@ -172,7 +172,8 @@ def front_for(
     """Return the front of a model, best last: measured, or the defaults above."""
     if folder is not None and (measured := read_fronts(folder, task)):
         return measured
-    table = _LATENT if latent else _LINEAR if task in _LINEAR_TASKS else _DEFAULTS
+    linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
+    table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
     return [FrontEntry.counted(settings) for settings in table[amortized]]
 
 

@@ -20,13 +20,16 @@ from ..amortization import InferenceModel, load_inference_model
 from ..amortization.loading import prior_hash
 from ..checkpoints import load_prior
 from ..checkpoints.hashes import weights_hash
-from ..noise import NoiseModel, noise_from_std
-from ..operators import DecodedOperator, Operator
+from ..noise import GaussianNoise, NoiseModel
+from ..operators import DecodedOperator, Operator, RescaledOperator
+from ..operators.convert import with_batch_axis
+from ..operators.pixel_range import check_range
 from ..priors import LatentPrior, Prior
 from ..priors.precision import Precision
 from ..problem import InverseProblem
 from ..samplers import Posterior, Sampler, Settings
 from ..samplers.base import Step
+from ..samplers.entry import check_images
 from ..tiling.tiled import TiledPrior, tiled_model
 from .pacing import PassTimes
 from .presets import FrontEntry, Quality, chosen, front_for
@@ -147,6 +150,8 @@ class Restorer:
         With a latent prior, latents are sampled, and decoded images are returned.
         """
         measured, problem = problem, self.posed(problem)
+        if isinstance(self.prior, LatentPrior):
+            check_images(measured, self.prior)
         if self.progress is not None and self._window(problem.image_shape) is None:
             callback = _reporting(self.progress, callback)
         posterior = self.sampler(problem.image_shape).sample(
@@ -171,10 +176,12 @@ class Restorer:
         assert posterior.samples is not None
         rows = posterior.samples.flatten(0, 1)
         images = torch.cat([self.pictures(part) for part in torch.split(rows, batch_size or len(rows))])
-        images = problem.repeat(posterior.num_samples).project(images)
+        repeated = problem.repeat(posterior.num_samples)
+        images = repeated.project(images)
+        misfits = repeated.chi_square(images).reshape(-1, posterior.num_samples)
         samples = images.reshape(*posterior.samples.shape[:2], *images.shape[1:])
         std = samples.std(1) if posterior.num_samples > 1 else torch.full_like(samples[:, 0], float("nan"))
-        return replace(posterior, samples=samples, mean=samples.mean(1), std=std)
+        return replace(posterior, samples=samples, mean=samples.mean(1), std=std, chi_square=misfits)
 
 
 def _reporting(
@@ -204,7 +211,8 @@ def restore(
     """Restore measurements: samples, mean and standard deviation of the posterior.
 
     Args:
-        y: Measurements y ~ N(A(x), σ²I) of images x in [-1, 1], shape (B, *measurement).
+        y: Measurements y ~ N(A(x), σ²I) of images x in [-1, 1], shape (B, *measurement). One measurement
+            without a batch axis is a batch of one, and so is its posterior.
         operator: Operator A.
         prior: Denoiser, model folder or another library's checkpoint; tiled for images of other sizes.
         noise: Standard deviation σ in the units of y, 0 for exact values, or a noise model.
@@ -214,6 +222,12 @@ def restore(
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
         seed: Seed of the sampler's noise.
 
+    Raises:
+        ValueError: y cannot be a measurement of images in [-1, 1], or does not fit operator or prior.
+
+    Warns:
+        PixelRangeWarning: y suggests images in [0, 1].
+
     Example:
         >>> from lavps.operators import AveragePool
         >>> from lavps.priors import GaussianPrior
@@ -221,11 +235,15 @@ def restore(
         >>> restore(torch.zeros(1, 1, 2, 2), AveragePool(2), prior, noise=0.1, samples=3).std.shape
         torch.Size([1, 1, 4, 4])
     """
-    noise = noise if isinstance(noise, NoiseModel) else noise_from_std(noise)
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
     folder = prior if isinstance(prior, str | Path) else None
     front = front_for(folder, model is not None, None, isinstance(loaded, LatentPrior))
     entry = chosen(front, quality, evaluations)
     restorer = Restorer(loaded, entry.settings, model)
-    in_shape = None if isinstance(operator, Operator) else restorer.image_shape
-    return restorer.restore(InverseProblem(y, operator, noise, in_shape), samples, seed=seed)
+    in_shape = restorer.image_shape
+    if isinstance(operator, Operator):
+        y, in_shape = with_batch_axis(y, operator, len(in_shape or ())), None
+    problem = InverseProblem(y, operator, noise, in_shape)
+    if isinstance(problem.noise, GaussianNoise) and not isinstance(problem.operator, RescaledOperator):
+        check_range(problem.operator, problem.y, float(torch.as_tensor(problem.noise.std).max()))
+    return restorer.restore(problem, samples, seed=seed)

@@ -27,7 +27,7 @@ from torch import Tensor
 from ..io.arrays import read_array, read_kernel, read_mask
 from ..io.decode import MOST_PIXELS, is_array, read_image
 from ..io.image import ImageError, ImageFile, match_channels
-from ..noise import noise_from_std
+from ..noise import as_noise
 from ..operators import Blur, Mask, Operator
 from ..operators.families import CentreBox, FixedOperator
 from ..operators.registry import family_from
@@ -184,12 +184,12 @@ class MeasurementSpec:
         if image_shape is not None and shape[0] != image_shape[0]:
             if image is None:
                 raise ValueError(f"the measurement is of {shape[0]} channels, the prior of {image_shape[0]}")
-            grey = InverseProblem(y[None], operator, noise_from_std(self.noise))
+            grey = InverseProblem(y[None], operator, as_noise(self.noise))
             y = match_channels(y, image_shape[0])
             operator, shape = self._operator(y, image, image_shape, max_pixels)
             notes.append(f"grey under a prior of {image_shape[0]} channels: its noise is counted once")
         std = self.noise * (math.sqrt(shape[0]) if grey is not None else 1.0)
-        problem = InverseProblem(y[None], operator, noise_from_std(std), keep_known=self.keep_known)
+        problem = InverseProblem(y[None], operator, as_noise(std), keep_known=self.keep_known)
         if self.task == "inpaint":
             known = float(operator.observed(problem.y).mean())  # type: ignore[union-attr]
             notes.append(f"{1 - known:.1%} of the image is missing")

@@ -26,6 +26,7 @@ from ..problem import InverseProblem, Unconditional
 from ..random import NoiseStreams, Purpose
 from ..variational import Context, Objective
 from .collect import Collector, Progress, StepRecord
+from .entry import check_images, precision_error
 from .posterior import OutOfDistributionWarning, Posterior
 
 # Noise of one step's inner problems is indexed by repetition * _STRIDE + number of the evaluation.
@@ -184,11 +185,18 @@ class Sampler(ABC):
                 "samplers differentiate through the denoiser, which torch.inference_mode() forbids: "
                 "call them outside of it (they keep no graph between steps)"
             )
-        run = Run(CountingPrior(self.denoiser_of(problem)), problem, streams)
+        denoiser = self.denoiser_of(problem)
+        check_images(problem, denoiser)
+        run = Run(CountingPrior(denoiser), problem, streams)
         steps, total, rows = self.steps(run), self.total_steps, len(problem)
         for index in range(total):
             forwards, backwards, start = run.prior.forwards, run.prior.backwards, time.perf_counter()
-            progress = next(steps)
+            try:
+                progress = next(steps)
+            except RuntimeError as error:
+                if (mixed := precision_error(error, problem, run.prior.prior)) is None:
+                    raise
+                raise mixed from error
             _require_finite(progress, index, streams, self.name)
             if index == total - 1 and isinstance(problem, InverseProblem):
                 progress = replace(progress, x_0=problem.project(progress.x_0))
@@ -236,7 +244,7 @@ class Sampler(ABC):
         streams = NoiseStreams.from_seed(len(problem), seed, items, num_samples)
         rows = torch.arange(len(problem)).repeat_interleave(num_samples)
         chunks = torch.split(rows, batch_size or len(rows))
-        collector = Collector(len(problem), keep_samples, quantiles)
+        collector = Collector(len(problem), keep_samples, quantiles, self.name)
         bar = tqdm(total=len(chunks) * self.total_steps, desc=self.name, disable=not progress, unit="step")
         with bar:
             start = 0
@@ -244,7 +252,8 @@ class Sampler(ABC):
                 part = streams.select(range(start, start + len(chunk)))
                 start += len(chunk)
                 records = []
-                for step in self._iterate(problem.select(chunk), part):
+                rows_of_chunk = problem.select(chunk)
+                for step in self._iterate(rows_of_chunk, part):
                     bar.update()
                     if callback is not None and callback(step):
                         raise Cancelled(f"cancelled after step {step.index + 1} of {step.total}")
@@ -252,6 +261,8 @@ class Sampler(ABC):
                         StepRecord.from_progress(step.progress, step.forwards, step.backwards, step.seconds)
                     )
                 collector.add(step.x_0, chunk, records)
+                if isinstance(rows_of_chunk, InverseProblem):
+                    collector.misfits.append(rows_of_chunk.chi_square(step.x_0))
         posterior = collector.posterior(num_samples)
         if posterior.trace.advice is not None:
             warnings.warn(posterior.trace.advice, OutOfDistributionWarning, stacklevel=3)  # past no_grad

@@ -78,11 +78,13 @@ def _trace(records: Sequence[StepRecord]) -> Trace:
 class Collector:
     """Gathers the chunks of a run into a posterior."""
 
-    def __init__(self, batch: int, keep_samples: bool, quantiles: Sequence[float]) -> None:
+    def __init__(self, batch: int, keep_samples: bool, quantiles: Sequence[float], sampler: str = "") -> None:
         self._samples: list[Tensor] | None = [] if keep_samples else None
         self._statistics = [RunningStatistics(quantiles) for _ in range(0 if keep_samples else batch)]
         self._quantiles = tuple(quantiles)
         self._traces: list[Trace] = []
+        self.misfits: list[Tensor] = []  # of the rows of every chunk
+        self._sampler = sampler
 
     def add(self, x_0: Tensor, items: Tensor, records: Sequence[StepRecord]) -> None:
         """Take in a finished chunk: its samples, the item of every row, its steps."""
@@ -96,16 +98,19 @@ class Collector:
     def posterior(self, num_samples: int) -> Posterior:
         """All chunks together."""
         trace = Trace.join(self._traces)
+        misfits = torch.cat(self.misfits).reshape(-1, num_samples) if self.misfits else None
         if self._samples is not None:
             samples = torch.cat(self._samples)
             samples = samples.reshape(-1, num_samples, *samples.shape[1:])
             mean = samples.mean(1)
             std = samples.std(1) if num_samples > 1 else torch.full_like(mean, float("nan"))
-            return Posterior(samples, mean, std, num_samples, trace)
+            return Posterior(
+                samples, mean, std, num_samples, trace, sampler=self._sampler, chi_square=misfits
+            )
         stacked = {
             q: torch.stack([statistics.quantile(q) for statistics in self._statistics])
             for q in self._quantiles
         }
         mean = torch.stack([statistics.mean for statistics in self._statistics])
         std = torch.stack([statistics.std for statistics in self._statistics])
-        return Posterior(None, mean, std, num_samples, trace, stacked)
+        return Posterior(None, mean, std, num_samples, trace, stacked, self._sampler, misfits)

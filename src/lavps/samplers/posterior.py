@@ -122,7 +122,7 @@ class Trace:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Posterior:
     """Samples of the posterior of every item, and their statistics.
 
@@ -132,6 +132,9 @@ class Posterior:
         std: Standard deviation, shape (B, C, *spatial); NaN for a single sample.
         num_samples: Number N of samples per item.
         trace: Record of every step.
+        sampler: Name of the sampler.
+        chi_square: Misfit of every sample in units of the noise's variance, shape (B, N), about 1 for the
+            true image; None without measurements.
     """
 
     samples: Tensor | None
@@ -139,7 +142,22 @@ class Posterior:
     std: Tensor
     num_samples: int
     trace: Trace
-    _quantiles: dict[float, Tensor] = field(default_factory=dict, repr=False)
+    _quantiles: dict[float, Tensor] = field(default_factory=dict)
+    sampler: str = ""
+    chi_square: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """Three lines: shapes, sampler, and cost with misfit."""
+        batch, *shape = self.mean.shape
+        trace = self.trace
+        cost = f"{trace.forwards:g} denoiser evaluations per sample"
+        cost += f", {trace.backwards:g} backward passes" if trace.backwards else ""
+        misfit = "" if self.chi_square is None else f", misfit {float(self.chi_square.mean()):.3g}"
+        return (
+            f"Posterior: {batch} x {self.num_samples} samples of shape {tuple(shape)}\n"
+            f"  {self.sampler or 'unnamed sampler'}, {len(trace.times)} steps, {trace.seconds:.3g} s\n"
+            f"  {cost}{misfit}"
+        )
 
     def __getitem__(self, index: int) -> Posterior:
         """The posterior of one item, as a batch of one."""
@@ -152,6 +170,8 @@ class Posterior:
             self.num_samples,
             self.trace.select(rows),
             {level: values[one] for level, values in self._quantiles.items()},
+            self.sampler,
+            None if self.chi_square is None else self.chi_square[one],
         )
 
     def quantile(self, q: float) -> Tensor:

@@ -110,6 +110,16 @@ def test_no_gradient_is_kept(lpips: LPIPS, weights: dict[str, torch.Tensor]) -> 
     assert not any(layer.requires_grad for layer in trained.features(pictures(1, 1)))
 
 
+def test_the_distance_of_tensors_is_differentiable(lpips: LPIPS) -> None:
+    a, b = (batch.to_tensor() for batch in (pictures(2, 1), pictures(2, 2)))
+    a.requires_grad_()
+    distances = lpips.distance(a, b)
+    torch.testing.assert_close(distances.detach(), lpips(pictures(2, 1), pictures(2, 2)))
+    (gradient,) = torch.autograd.grad(distances.sum(), a)
+    moved = lpips.distance(a - 0.1 * gradient / gradient.abs().max(), b)
+    assert (moved < distances).all()
+
+
 def test_the_smallest_image_is_31_pixels_a_side(lpips: LPIPS) -> None:
     assert lpips(pictures(1, 1, 31), pictures(1, 2, 31)) > 0
     with pytest.raises(ValueError, match="at least 31 pixels"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,25 @@ def test_a_learned_schedule_is_nearer_to_the_exact_posterior() -> None:
     assert 0.7 < float(chi_square.mean()) < 1.5
     settings = Settings(result.sampler)
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+
+
+def test_a_perceptual_distance_is_added_as_the_mean_over_both_samples() -> None:
+    prior = oracle_mixture(seed=1)
+    _, problem = oracle_problem(prior, "sr4", 1)
+    images = prior.sample(4, seed=5)
+    initial = lavps.WienerPIR(prior, num_steps=2)
+
+    def before(perceptual: Callable[[Tensor, Tensor], Tensor] | None) -> float:
+        config = TuningConfig(iterations=1, batch_size=2)
+        pick = lambda items: images[[item % 4 for item in items]]  # noqa: E731
+        result = tune(initial, pick, images, FixedOperator(problem.operator), (0.1, 0.1), config, perceptual)
+        return result.before
+
+    def alternating(a: Tensor, b: Tensor) -> Tensor:
+        assert a.shape == b.shape == (4, *images.shape[1:])
+        return torch.tensor([0.0, 2.0, 0.0, 2.0])
+
+    assert before(alternating) == pytest.approx(before(None) + 1.0, abs=1e-5)
 
 
 def test_the_score_is_proper_for_pairs_of_samples() -> None:

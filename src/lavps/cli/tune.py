@@ -16,6 +16,7 @@ from ..amortization.loading import prior_hash
 from ..checkpoints import load_prior
 from ..data_step import Stationary
 from ..devices import resolve_device
+from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
 from ..priors import LatentPrior, Prior
 from ..problem import Unconditional
@@ -24,7 +25,7 @@ from ..samplers import DDIM, Settings, WienerPIR
 from ..training.data import ImageData, image_of
 from ..training.tuning import TuningConfig, tune
 from .failures import fatal
-from .options import Device, N, PriorPath, TaskName
+from .options import Device, File, N, PriorPath, TaskName
 
 _PRIOR_SAMPLE_STEPS = 30
 
@@ -48,6 +49,7 @@ class Tune:
     batch: N[int] = 2  # Images per step.
     images: N[int] = 256  # Training images used at most.
     validation_images: N[int] = 16  # Validation images, which are not used for training.
+    lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
     seed: N[int] = 0  # Seed of images, operators and noise.
     checkpointing: bool = False  # Recomputation of activations, for large networks.
     # File of the schedule.
@@ -86,6 +88,7 @@ class Tune:
                 family,
                 (min(self.noise), max(self.noise)),
                 config,
+                None if self.lpips is None else LPIPS.load(self.lpips, device).distance,
             )
             TunedSchedule(
                 Settings(result.sampler),

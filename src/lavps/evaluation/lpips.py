@@ -111,23 +111,27 @@ class LPIPS:
         """
         a, b = ImageBatch.pair(a, b)
         chunks = zip(a.split(self.chunk), b.split(self.chunk), strict=True)
-        return torch.cat([self._distance(left, right) for left, right in chunks]).cpu()
+        return torch.cat([self.distance(x.to_tensor(), z.to_tensor()) for x, z in chunks]).cpu()
 
-    def _distance(self, a: ImageBatch, b: ImageBatch) -> Tensor:
-        layers = zip(self.features(a), self.features(b), self.heads, strict=True)
+    def distance(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return distances (B,) of tensors (B, C, H, W) in [-1, 1], not rounded and differentiable."""
+        layers = zip(self._layers(a), self._layers(b), self.heads, strict=True)
         terms = [torch.einsum("bchw,c->bhw", (f - g).square(), w).mean((1, 2)) for f, g, w in layers]
         return torch.stack(terms).sum(0)
 
     @torch.no_grad()
     def features(self, images: ImageBatch) -> Iterator[Tensor]:
         """Yield the features (B, channels, height, width) of the five layers, of norm 1 over channels."""
-        channels, *sides = images.pixels.shape[1:]
+        yield from self._layers(images.to_tensor())
+
+    def _layers(self, x: Tensor) -> Iterator[Tensor]:
+        channels, *sides = x.shape[1:]
         if channels not in (1, 3) or min(sides) < _SMALLEST:
-            shape = tuple(images.pixels.shape[1:])
             raise ValueError(
-                f"LPIPS needs grey or RGB images of at least {_SMALLEST} pixels per side, got {shape}"
+                f"LPIPS needs grey or RGB images of at least {_SMALLEST} pixels per side, "
+                f"got {tuple(x.shape[1:])}"
             )
-        x = images.to_tensor().to(self.kernels[0]).expand(-1, 3, -1, -1)
+        x = x.to(self.kernels[0]).expand(-1, 3, -1, -1)
         shift, scale = (x.new_tensor(values).reshape(1, 3, 1, 1) for values in (_SHIFT, _SCALE))
         x = (x - shift) / scale
         layers = zip(self.kernels, self.biases, _STRIDES, _PADDINGS, _POOLED, strict=True)

@@ -8,7 +8,8 @@ loss is a proper score of both: for samples :math:`x^1, x^2` of the true image :
 as the mean over pixels (CRPS) plus the mean over patches of 8 x 8 pixels (energy score, with the root mean
 square of a patch as its norm). The CRPS alone does not depend on the correlation of pixels. The network is
 frozen; a schedule of K evaluations has 5 K - 3 numbers. Neither score is sensitive to the fit of
-the measurement, so the squared logarithm of chi-square is added, with a small weight.
+the measurement, so the squared logarithm of chi-square is added, with a small weight. A perceptual distance,
+such as LPIPS, can be added as the mean over both samples: it is not a proper score, and favours sharpness.
 
 References:
     - Gneiting and Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, 2007.
@@ -146,6 +147,7 @@ def tune(
     family: OperatorFamily,
     noise: tuple[float, float],
     config: TuningConfig | None = None,
+    perceptual: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tuning:
     """Learn the schedule of a sampler.
 
@@ -156,6 +158,7 @@ def tune(
         family: Distribution of the operators.
         noise: Lowest and highest standard deviation of the noise, drawn log-uniformly.
         config: Options.
+        perceptual: Differentiable distance (B,) of two batches of images, added to the score.
     """
     config = config or TuningConfig()
     start = TunedPIR.like(initial)
@@ -173,7 +176,11 @@ def tune(
         *_, last = start.steps_with(run, numbers)
         samples = last.x_0.reshape(len(truth), 2, *truth.shape[1:])
         chi_square = run.measured.chi_square(last.x_0).reshape(-1, 2).mean(1)
-        return sample_score(samples, truth) + _MISFIT_WEIGHT * chi_square.clamp(min=1e-6).log().square()
+        score = sample_score(samples, truth) + _MISFIT_WEIGHT * chi_square.clamp(min=1e-6).log().square()
+        if perceptual is None:
+            return score
+        distances = perceptual(samples.flatten(0, 1), truth.repeat_interleave(2, dim=0))
+        return score + distances.reshape(-1, 2).mean(1).to(score)
 
     def validated(numbers: ScheduleNumbers) -> float:
         with torch.no_grad():

@@ -131,6 +131,13 @@ def test_from_the_command_line_to_a_restored_image(
     capsys.readouterr()
     main(["replay", str(tmp_path / "out" / "photo.json")])
     assert "identical" in capsys.readouterr().out
+    bulk = ["restore-bulk", str(photo), str(tmp_path / "bulk"), *words[2:], "--workers", "0"]
+    main([*bulk, "--task", "sr2", "--noise", "0.05"])
+    restored = (tmp_path / "out" / "photo.png").read_bytes()
+    assert (tmp_path / "bulk" / "photo.png").read_bytes() == restored
+    with pytest.raises(SystemExit) as ended:
+        main([*bulk, "--task", "sr2", "--noise", "0.5", "--overwrite"])
+    assert ended.value.code == 3
     for more, reason in (
         (["--task", "sr4", "--noise", "0.05"], "tuned for task sr2, not for sr4"),
         (["--task", "sr2", "--noise", "0.3"], "tuned for noise 0.02 to 0.1, not for 0.3"),

@@ -14,6 +14,7 @@ from ..devices import resolve_device
 from ..priors.precision import Precision
 from ..restoration.job import RestorationConfig
 from ..restoration.presets import Quality
+from ..restoration.schedules import TunedSchedule
 from ..restoration.spec import MeasurementSpec
 
 # Types of options, each with the word that --help prints for its value.
@@ -55,6 +56,7 @@ class RestorationOptions:
     seed: N[int] = 0  # Seed of the sampler's noise.
     quality: Quality | None = None  # Preset of quality against cost; default balanced.
     evaluations: N[int | None] = None  # Denoiser evaluations per sample at most, instead of --quality.
+    schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.
     tile_batch: N[int] = 16  # Windows per denoiser call, for images larger than the prior's.
     precision: Precision = "fp32"  # Precision of the prior's network; images and noise stay in fp32.
     compile: bool = False  # Compilation of the prior's network: a slow first evaluation, then faster ones.
@@ -78,6 +80,7 @@ class RestorationOptions:
             self.seed,
             quality=self.quality,
             evaluations=self.evaluations,
+            schedule=None if self.schedule is None else TunedSchedule.read(self.schedule),
             tile_batch=self.tile_batch,
             device=resolve_device(self.device),
             label=self.label,

@@ -26,10 +26,9 @@ from ..restoration.job import FileRestorer, RestorationConfig
 from ..restoration.manifest import Manifest
 from ..restoration.pacing import parse_duration
 from ..restoration.preview import preview_name
-from ..restoration.schedules import TunedSchedule
 from .failures import FAILURES, fatal, line_of
 from .listing import image_files
-from .options import File, N, PriorPath, RestorationOptions, Std
+from .options import N, PriorPath, RestorationOptions, Std
 
 _DEFAULT_PRIOR = "photos64"  # of photographs of any content
 
@@ -60,7 +59,6 @@ class Restore(RestorationOptions):
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER ...")]
     # Time per file (5s, 500ms, 2min), instead of --quality; the best preset within it is chosen.
     budget: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
-    schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.
     # Output folder, created if missing; for one image, also the name of a file (out.png).
     output: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE", aliases=["-o"])] = Path("restored")
     dry_run: bool = False  # Size, cost and predicted time of each file, without restoring it.
@@ -89,10 +87,9 @@ class Restore(RestorationOptions):
                 "zoo: install lavps-zoo, or name a prior with --prior"
             )
         budget = None if self.budget is None else parse_duration(self.budget)
-        schedule = None if self.schedule is None else TunedSchedule.read(self.schedule)
         job = super().job()
         measuring = replace(job.measuring, estimate_noise=True)
-        return replace(job, measuring=measuring, budget=budget, schedule=schedule, batch_size=self.batch)
+        return replace(job, measuring=measuring, budget=budget, batch_size=self.batch)
 
     def _require_names(self, files: list[Path]) -> Path:
         """Return the output folder; raise if an input would be overwritten, or two files share an output."""

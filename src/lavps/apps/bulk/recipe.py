@@ -112,6 +112,8 @@ class Recipe:
     def settings(self, task: str | None) -> Settings:
         """Return the sampler settings for a task."""
         job = self.job
+        if job.schedule is not None:
+            return job.schedule.settings
         if job.settings is not None:
             return job.settings
         folder = local_copy(job.model or job.prior)

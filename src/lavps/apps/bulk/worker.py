@@ -116,9 +116,12 @@ class BatchRestorer:
         """Return the inverse problem of an item, or the error that prevents it."""
         if item.content is None:
             return OSError(item.problem)
-        spec, shape = self.recipe.job.measuring, self.restorer.image_shape
+        job, restorer = self.recipe.job, self.restorer
         try:
-            return spec.read_content(item.content, item.record, shape)
+            measured = job.measuring.read_content(item.content, item.record, restorer.image_shape)
+            if job.schedule is not None:
+                job.schedule.check(restorer.hashes[0], measured.measuring.task, measured.measuring.noise)
+            return measured
         except FAILURES as error:
             return error
 

@@ -152,6 +152,7 @@ NONLINEAR = [
     Case("phase retrieval 2-D", lambda: PhaseRetrieval(2.0), (1, 5, 4)),
     Case("phase retrieval 1-D, fraction", lambda: PhaseRetrieval(1.3), (2, 9)),
     Case("JPEG grey", lambda: JPEG(60), (1, 9, 11), smooth=False),
+    Case("JPEG 4:2:0", lambda: JPEG(60, subsampling=(2, 2)), (3, 16, 16), smooth=False),
     Case("JPEG colour", lambda: JPEG(30), (3, 8, 5), smooth=False),
     Case("pool of decoded latents", lambda: DecodedOperator(AveragePool(2), decoding()), (1, 2, 3)),
     Case(

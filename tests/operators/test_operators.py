@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
+from lavps.io import read_image
 from lavps.operators import (
     JPEG,
     AveragePool,
@@ -209,6 +210,22 @@ class TestJPEG:
         Image.fromarray(levels).save(file, "JPEG", quality=20)
         expected = np.asarray(Image.open(file)).astype(float)
         assert np.abs(((JPEG(20)(x)[0, 0] + 1) * 127.5).numpy() - expected).mean() < 0.5
+
+    @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+    @pytest.mark.parametrize(("height", "width"), [(48, 64), (37, 51)])
+    def test_the_tables_of_a_file_reproduce_it(self, height: int, width: int, subsampling: str) -> None:
+        x = photograph(height, width)
+        levels = ((x[0] + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
+        file = io.BytesIO()
+        Image.fromarray(levels).save(file, "JPEG", quality=30, subsampling=subsampling)
+        image = read_image(file.getvalue())
+        assert image.coding is not None
+        operator = JPEG(tables=image.coding.tables, subsampling=image.coding.subsampling)
+        found, expected = ((y + 1) * 127.5 for y in (operator(x)[0], image.pixels))
+        error = (found - expected).abs().mean()
+        assert error < 0.6
+        wrong = ((JPEG(30 if subsampling != "4:4:4" else 20)(x)[0] + 1) * 127.5 - expected).abs().mean()
+        assert error < 0.5 * wrong, "else the test would prove nothing"
 
     def test_error_falls_with_quality(self) -> None:
         x = photograph(32, 32)
@@ -416,6 +433,9 @@ class TestLinearAlgebra:
         (lambda: PhaseRetrieval(0.5), "oversampling"),
         (lambda: HDRClip(0.0), "positive"),
         (lambda: JPEG(0), "between 1 and 100"),
+        (lambda: JPEG(), "a quality or"),
+        (lambda: JPEG(tables=((1, 2),)), "64 numbers"),
+        (lambda: JPEG(5, subsampling=(4, 1)), "1 or 2"),
         (lambda: Blur(torch.ones(3, 3), "zeros"), "padding"),
         (lambda: Blur(torch.ones(3, 3, dtype=torch.int64)), "real tensor"),
         (lambda: gaussian_kernel(0.0), "positive"),

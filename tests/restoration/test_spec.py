@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import lavps
 from lavps.cli import main
 from lavps.io import ImageError
-from lavps.operators import AveragePool, Blur, Identity, Mask
+from lavps.operators import JPEG, AveragePool, Blur, Identity, Mask
 from lavps.restoration import MeasurementSpec
+from lavps.restoration.stacking import batch_key
 from support.restoring import picture, save
 
 COLOUR, GREY = (3, 8, 8), (1, 8, 8)
@@ -33,6 +35,26 @@ def test_a_named_task_gives_operator_size_and_noise(
     assert measured.problem.y.shape == (1, 3, 5, 6)
     assert MeasurementSpec(task).read(tmp_path / "a.png", COLOUR).measuring.noise == 0.05
     assert pickle.loads(pickle.dumps(measured.measuring)) == measured.measuring
+
+
+def test_the_compression_of_a_jpeg_file_is_read_from_it(tmp_path: Path) -> None:
+    file, levels = tmp_path / "a.jpg", Image.fromarray(picture(40, 48))
+    levels.save(file, quality=35, subsampling="4:2:0")
+    measured = MeasurementSpec("jpeg", 0.02).read(file, COLOUR)
+    operator = measured.problem.operator
+    assert isinstance(operator, JPEG)
+    assert operator.subsampling == (2, 2)
+    assert [table[:3] for table in operator.tables or ()] == [(23, 16, 14), (24, 26, 34)]
+    levels.save(tmp_path / "b.jpg", quality=80)
+    assert batch_key(measured) != batch_key(MeasurementSpec("jpeg", 0.02).read(tmp_path / "b.jpg", COLOUR))
+    assert MeasurementSpec("jpeg35", 0.02).read(file, COLOUR).problem.operator == JPEG(35)
+    levels.save(tmp_path / "a.png")
+    assert MeasurementSpec("jpeg", 0.02).read(tmp_path / "a.png", COLOUR).problem.operator == JPEG(5)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    levels.save(tmp_path / "turned.jpg", exif=turned)
+    with pytest.raises(ValueError, match=r"turned by its EXIF data.*--task jpeg20"):
+        MeasurementSpec("jpeg", 0.02).read(tmp_path / "turned.jpg", COLOUR)
 
 
 def test_white_in_a_mask_is_known(tmp_path: Path) -> None:

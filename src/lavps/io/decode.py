@@ -33,7 +33,7 @@ from PIL.ImageFile import ImageFile as PillowFile
 from torch import Tensor
 
 from ..image_formats import SUFFIXES, Format
-from .image import ImageError, ImageFile, Metadata
+from .image import ImageError, ImageFile, JPEGCoding, Metadata
 from .metadata import read_metadata
 from .sixteen_bit import is_wide, rawmode_of, read_wide, tag_of
 
@@ -165,7 +165,22 @@ def _decoded(image: PillowFile, encoded: bytes) -> ImageFile:
         metadata=metadata,
         palette=palette,
         notes=tuple(notes),
+        coding=_coding(image) if orientation == 1 else None,
     )
+
+
+def _coding(image: PillowFile) -> JPEGCoding | None:
+    """Return the compression of a JPEG file with grey or YCbCr planes; None for others."""
+    tables, layers = getattr(image, "quantization", None), getattr(image, "layer", None)
+    if not tables or not layers or image.mode not in ("L", "RGB") or image.info.get("adobe_transform") == 0:
+        return None
+    (_, across, down, _), *chroma = layers
+    if len(layers) == 1:
+        across = down = 1
+    if {across, down} - {1, 2} or any(layer[1:3] != (1, 1) for layer in chroma):
+        return None
+    found = tuple(tuple(map(int, tables[layer[3]])) for layer in layers[:2])
+    return JPEGCoding(found, (down, across))
 
 
 def _samples(image: PillowFile, notes: list[str]) -> tuple[Array, bytes | None]:

@@ -16,9 +16,10 @@ written stay the same. :attr:`ImageFile.notes` lists everything that cannot be p
 
 from __future__ import annotations
 
-__all__ = ["Format", "ImageError", "ImageFile", "Metadata", "match_channels"]
+__all__ = ["Format", "ImageError", "ImageFile", "JPEGCoding", "Metadata", "match_channels"]
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -50,6 +51,18 @@ class Metadata:
     text: tuple[tuple[str, str], ...] = ()
 
 
+class JPEGCoding(NamedTuple):
+    """How a JPEG file was compressed.
+
+    Attributes:
+        tables: Quantization tables of luminance and, for colour, of chrominance: 64 numbers each, by rows.
+        subsampling: Factors of the chroma subsampling, vertical and horizontal, each 1 or 2.
+    """
+
+    tables: tuple[tuple[int, ...], ...]
+    subsampling: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class ImageFile:
     """Decoded image file.
@@ -65,6 +78,7 @@ class ImageFile:
         metadata: Metadata of the file.
         palette: RGBA bytes of the palette's entries, if there is one.
         notes: Conversions and losses in reading or writing, for the user.
+        coding: Compression of a JPEG file; None for other files, and for turned, CMYK or unusual ones.
     """
 
     pixels: Tensor
@@ -75,6 +89,7 @@ class ImageFile:
     metadata: Metadata = Metadata()
     palette: bytes | None = None
     notes: tuple[str, ...] = ()
+    coding: JPEGCoding | None = None
 
     @property
     def size(self) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Operator, SameShapeOperator
@@ -124,18 +125,32 @@ class PhaseRetrieval(Operator):
 
 @dataclass(frozen=True)
 class JPEG(SameShapeOperator):
-    """JPEG compression without chroma subsampling, for grey or RGB images; [-1, 1] represents 0..255.
+    """JPEG compression of grey or RGB images; [-1, 1] represents 0..255.
 
     Args:
         quality: Quality from 1 (coarsest) to 100, as defined by the Independent JPEG Group's software.
+        tables: Quantization tables of luminance and chrominance, 64 numbers each, instead of a quality.
+        subsampling: Factors of the chroma subsampling, vertical and horizontal, each 1 or 2.
+
+    Example:
+        >>> JPEG(quality=20, subsampling=(2, 2))(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 3, 32, 32])
     """
 
     linear: ClassVar[bool] = False
-    quality: int
+    quality: int | None = None
+    tables: tuple[tuple[int, ...], ...] | None = None
+    subsampling: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.quality <= 100:
+        if (self.quality is None) == (self.tables is None):
+            raise ValueError("JPEG takes a quality or quantization tables")
+        if self.quality is not None and not 1 <= self.quality <= 100:
             raise ValueError(f"JPEG quality must be between 1 and 100, got {self.quality}")
+        if any(len(table) != 64 or min(table) < 1 for table in self.tables or ()):
+            raise ValueError("quantization tables have 64 numbers, each at least 1")
+        if set(self.subsampling) - {1, 2}:
+            raise ValueError(f"factors of the chroma subsampling are 1 or 2, got {self.subsampling}")
 
     @property
     def measurement_ndim(self) -> int:
@@ -147,30 +162,48 @@ class JPEG(SameShapeOperator):
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             raise ValueError(f"JPEG needs images (B, 1 or 3, H, W), got {tuple(x.shape)}")
         height, width = x.shape[2:]
-        levels = torch.nn.functional.pad(x, (0, -width % 8, 0, -height % 8), mode="replicate") * 127.5
+        down, across = (8 * factor for factor in self.subsampling)
+        levels = F.pad(x, (0, -width % across, 0, -height % down), mode="replicate") * 127.5
         levels = levels - 0.5  # 0..255 minus 128; the chroma rows sum to 0, so all planes are centred at 0
         if x.shape[1] == 3:
             levels = torch.einsum("ij,bjhw->bihw", x.new_tensor(_TO_YCBCR), levels)
+        tables = self._scaled_tables(x)
         # Planes and pixels are rounded to 8 bits before and after the coefficients are.
-        levels = _round(self._quantize(_round(levels)))
+        if self.subsampling == (1, 1) or x.shape[1] == 1:
+            levels = _round(self._quantize(_round(levels), tables))
+        else:
+            grey = _round(self._quantize(_round(levels[:, :1]), tables[:1]))
+            colour = F.avg_pool2d(levels[:, 1:], self.subsampling)
+            colour = _round(self._quantize(_round(colour), tables[1:]))
+            # Decoders interpolate with a triangle filter.
+            colour = F.interpolate(colour, size=grey.shape[2:], mode="bilinear", align_corners=False)
+            levels = torch.cat([grey, _round(colour)], dim=1)
         if x.shape[1] == 3:
             levels = _round(torch.einsum("ij,bjhw->bihw", x.new_tensor(_TO_RGB), levels))
         return ((levels[:, :, :height, :width] + 0.5) / 127.5).clamp(-1.0, 1.0)
 
-    def _quantize(self, planes: Tensor) -> Tensor:
+    @staticmethod
+    def _quantize(planes: Tensor, table: Tensor) -> Tensor:
         """Round the cosine coefficients of 8 x 8 blocks to multiples of the tables; (B, C, H, W)."""
-        cosine, table = planes.new_tensor(_COSINE), self._tables(planes)
+        cosine = planes.new_tensor(_COSINE)
         blocks = planes.reshape(*planes.shape[:2], planes.shape[2] // 8, 8, -1, 8)
         ratio = _round(torch.einsum("ui,bchiwj,vj->bchuwv", cosine, blocks, cosine) / table)
         blocks = torch.einsum("ui,bchuwv,vj->bchiwj", cosine, ratio * table, cosine)
         return blocks.flatten(4, 5).flatten(2, 3)
 
-    def _tables(self, planes: Tensor) -> Tensor:
-        """Return the quantization tables at this quality, shape (C, 1, 8, 1, 8)."""
-        scale = 5000 // self.quality if self.quality < 50 else 200 - 2 * self.quality
-        tables = [_LUMINANCE, _CHROMINANCE, _CHROMINANCE][: planes.shape[1]]
-        scaled = [[min(max((entry * scale + 50) // 100, 1), 255) for entry in table] for table in tables]
-        return planes.new_tensor(scaled).reshape(-1, 1, 8, 1, 8)
+    def _scaled_tables(self, x: Tensor) -> Tensor:
+        """Return the quantization tables of the planes of images, shape (C, 1, 8, 1, 8)."""
+        tables = self.tables or _tables_of(self.quality or 1)
+        planes = [tables[0], tables[-1], tables[-1]][: x.shape[1]]
+        return x.new_tensor(planes).reshape(-1, 1, 8, 1, 8)
+
+
+def _tables_of(quality: int) -> tuple[tuple[int, ...], ...]:
+    scale = 5000 // quality if quality < 50 else 200 - 2 * quality
+    return tuple(
+        tuple(min(max((entry * scale + 50) // 100, 1), 255) for entry in table)
+        for table in (_LUMINANCE, _CHROMINANCE)
+    )
 
 
 def _round(x: Tensor) -> Tensor:

@@ -92,7 +92,8 @@ TASKS = {
     "random-rectangle": "a rectangle with sides of 0.4 to 0.6 of the image's is missing",
     "random-pixels": "80 to 85 % of the pixels are missing",
     "half-pixels": "half of the pixels are missing, drawn once",
-    "jpeg": "JPEG compression at quality 5",
+    "jpeg": "JPEG compression, with the tables of the file itself if it is a JPEG, else at quality 5",
+    "jpegQ": "JPEG compression at quality Q from 1 to 100, without chroma subsampling: jpeg20, ...",
     "hdr": "exposed twofold and clipped",
     "phase-retrieval": "Fourier magnitudes, oversampled twice",
 }
@@ -125,6 +126,8 @@ def named_family(name: str, image_shape: Shape) -> OperatorFamily:
     """
     if (side := block_side(name)) is not None:
         return FixedOperator(AveragePool(side))
+    if found := re.fullmatch(r"jpeg([1-9]\d{0,2})", name):
+        return FixedOperator(JPEG(int(found[1])))
     if name in _FAMILIES:
         return _FAMILIES[name](tuple(image_shape))
     if name in WITH_FILES:

@@ -144,7 +144,7 @@ _LINEAR: dict[bool, tuple[Settings, ...]] = {
         _mgdm(50, switch(_model(1), Linearized(), at=0.5)),
     ),
 }
-_LINEAR_TASKS = TASKS.keys() - {"hdr", "jpeg", "phase-retrieval"}
+_LINEAR_TASKS = TASKS.keys() - {"hdr", "jpeg", "jpegQ", "phase-retrieval"}
 
 
 def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:

@@ -28,7 +28,7 @@ from ..io.arrays import read_array, read_kernel, read_mask
 from ..io.decode import MOST_PIXELS, is_array, read_image
 from ..io.image import ImageError, ImageFile, match_channels
 from ..noise import as_noise
-from ..operators import Blur, Mask, Operator
+from ..operators import JPEG, Blur, Mask, Operator
 from ..operators.families import CentreBox, FixedOperator
 from ..operators.registry import family_from
 from ..problem import InverseProblem
@@ -216,6 +216,13 @@ class MeasurementSpec:
         if self.task == "deblur":
             assert self.kernel is not None
             return Blur(read_kernel(self.kernel)), tuple(y.shape)
+        if self.task == "jpeg" and self.drawn is None and image is not None and image.format == "JPEG":
+            if image.coding is None:
+                raise ValueError(
+                    "the compression of this JPEG file cannot be read (it is turned by its EXIF data, CMYK "
+                    "or unusual): give its quality, as in --task jpeg20"
+                )
+            return JPEG(tables=image.coding.tables, subsampling=image.coding.subsampling), tuple(y.shape)
         guesses = [tuple(y.shape), image_shape]
         if self.drawn is not None:
             known = self.drawn.image_shape

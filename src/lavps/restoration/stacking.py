@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..noise import GaussianNoise, Noiseless, NoiseModel
-from ..operators import Blur, Mask, Operator
+from ..operators import JPEG, Blur, Mask, Operator
 from ..problem import InverseProblem
 from .spec import MeasuredFile
 
@@ -27,6 +27,8 @@ def batch_key(measured: MeasuredFile) -> Hashable:
         same = "masks"
     elif isinstance(problem.operator, Blur):
         same = (problem.operator.padding, problem.operator.kernel.shape, problem.operator.batched)
+    elif isinstance(problem.operator, JPEG):
+        same = problem.operator
     exact = (isinstance(problem.noise, Noiseless), problem.keep_known)
     return (how.task, tuple(problem.y.shape), problem.y.dtype, problem.image_shape, same, exact)
 

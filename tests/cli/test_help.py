@@ -38,7 +38,8 @@ def test_help_of_restore_lists_the_tasks(capsys: pytest.CaptureFixture[str]) -> 
     text = _help(capsys, "restore")
     for name, line in TASKS.items():
         assert re.search(rf"(?m)^ +{name} +{re.escape(line)}$", text), name
-    assert {name for name in NAMES if block_side(name) is None} | {"inpaint", "deblur", "srN"} == set(TASKS)
+    patterns = {"inpaint", "deblur", "srN", "jpegQ"}
+    assert {name for name in NAMES if block_side(name) is None} | patterns == set(TASKS)
 
 
 def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ PRIOR = COMMON | {
     "validate-every": 500, "checkpoint-every": 200, "preview-every": 600,
 }  # fmt: skip
 SYNTHETIC = {
-    "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 2600,
+    "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 2500,
     "learning-rate": 8e-4, "warmup-steps": 400, "cooldown-steps": 1000, "ema-decay": "0.998 0.9995", "compile": "",
     "weights": "bfloat16", "validate-every": 500, "checkpoint-every": 250, "preview-every": 1000,
 }  # fmt: skip

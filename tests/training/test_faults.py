@@ -57,7 +57,7 @@ def test_a_damaged_report_of_the_cache_is_written_again(tmp_path: Path) -> None:
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
-    with claim(tmp_path / ".lock"), pytest.raises(ValueError, match="another training is running in"):
+    with claim(tmp_path / "run.lock"), pytest.raises(ValueError, match="another training is running in"):
         run(tmp_path)
     assert run(tmp_path).step == 4
 

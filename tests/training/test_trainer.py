@@ -186,7 +186,7 @@ def test_a_run_leaves_logs_and_previews_and_nothing_that_executes(tmp_path: Path
     tiny_run(tmp_path, tensorboard=True)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files if "tensorboard" not in path.parts} == {
-        ".json", ".jsonl", ".png", ".safetensors",
+        ".json", ".jsonl", ".lock", ".png", ".safetensors",
     }  # fmt: skip
     assert not any(path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x04", b"PK") for path in files)
     assert any("tfevents" in path.name for path in files)

@@ -233,7 +233,7 @@ def train(
     """
     with ExitStack() as stack:
         if int(os.environ.get("RANK", 0)) == 0 and not stack.enter_context(
-            claim(config.output / ".lock", wait=False)
+            claim(config.output / "run.lock", wait=False)
         ):
             raise ValueError(f"another training is running in {config.output}")
         return _train(task, data, config, validation_data)

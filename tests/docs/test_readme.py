@@ -27,7 +27,7 @@ GUIDANCE = {"prior": {"kind": "Gradient", "steps": 1}, "sr4": {"kind": "Amortize
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of images in which the README's trainings have run, for two steps each."""
+    """A folder of images in which the README's trainings have run, with small networks and two steps each."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "images").mkdir()
     for number, pixels in enumerate(images(4, (3, 64, 64)).add(1).mul(127.5).byte().permute(0, 2, 3, 1)):
@@ -35,7 +35,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for command in COMMANDS:
-            main([*command.split(), "--steps", "2", "--batch-size", "2", "--warmup-steps", "1", "--cpu"])
+            short = ["--network", "unet-mini", "--steps", "2", "--batch-size", "2", "--warmup-steps", "1"]
+            main([*command.split(), *short, "--cpu"])
     for model, guidance in GUIDANCE.items():
         settings = {"sampler": "MGDM", "num_steps": 4, "guidance": guidance}
         front = [{"settings": settings} | COST]

@@ -7,7 +7,7 @@
 A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same command, and installed as ``zoo/NAME``:
 weights, configuration, a model card with its data, command, time and losses, and for a prior a sheet of samples.
 The data are tar shards ``faces64-train.tar``, ``faces64-val.tar`` (Labelled Faces in the Wild), ``natural64-...``
-(Tiny-ImageNet) and ``synthfaces64-...`` (synthetic faces). Several training shards are in a folder, ``NAME-train``.
+(Tiny-ImageNet) and ``synthfaces64-...`` (synthetic faces). Training shards of the last are in ``synthfaces64-train/``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ FAMILIES = ("random-motion-blur", "random-rectangle")
 
 @dataclass(frozen=True)
 class Model:
-    """A model: kind, data, options of ``lavps train``, description, initialization, and whether it is installed in the zoo."""
+    """A model: kind, data, options of ``lavps train``, description, initialization, whether it is installed, and whether its data are a folder of shards."""
 
     kind: str
     data: str
@@ -97,6 +97,7 @@ class Model:
     about: str
     init_from: str | None = None
     installed: bool = True
+    sharded: bool = False
 
     def narrow(self, folder: Path) -> Model:
         """Return the model with a narrow copy of its network, for one step."""
@@ -119,9 +120,7 @@ class Model:
     def command(self, data: Path, output: Path, zoo: Path, cpu: bool = True) -> list[str]:
         """Return the arguments of ``lavps``."""
         options: dict[str, Any] = {
-            "data": shards
-            if (shards := data / f"{self.data}-train").is_dir()
-            else shards.with_suffix(".tar"),
+            "data": data / (f"{self.data}-train" if self.sharded else f"{self.data}-train.tar"),
             "validation": data / f"{self.data}-val.tar",
             "output": output,
         }
@@ -142,7 +141,7 @@ def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
 SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "synthfaces64": Model(
-        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. It will replace `faces64`.",
+        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training is to be continued; no inference model belongs to it yet.", sharded=True,
     ),
     "natural64": Model(
         "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},

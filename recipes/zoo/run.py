@@ -287,7 +287,7 @@ def write_index(zoo: Path) -> Path:
         rows.append(
             [f"[`{name}`]({name}/README.md)", model.about, f"{file.stat().st_size / 1e6:.1f}", f"{seen:,}"]
         )
-    table = markdown_table(["model", "description", "MB", "training images"], rows)
+    table = markdown_table(["model", "description", "MB", "images seen"], rows)
     about = "Every card states the training of its model, its data, their licence, and the results measured with it."
     use = (
         "The folder is also a package without code: after `pip install ./zoo`, in the repository, every command and\n"

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import lavps
-from lavps.nn import UNetConfig, build_seeded
+from lavps.nn import build_seeded
 from lavps.training import DenoiserTask, ImageData, TrainerConfig, train
+from support.restoring import TINY
 
-TINY = UNetConfig(
-    1, 1, patch=2, widths=(16,), depth=1, attention=(), head_dim=16, condition_width=16
-).to_dict()
+GREY = TINY | {"in_channels": 1, "out_channels": 1}
 
 
 @pytest.mark.slow
@@ -21,7 +20,7 @@ def test_a_compiled_network_trains_to_the_same_weights(tmp_path: Path) -> None:
     images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     weights = {}
     for compiled in (False, True):
-        network = build_seeded(TINY, 0)
+        network = build_seeded(GREY, 0)
         task = DenoiserTask(network, lavps.Flow(), (1, 8, 8), preview_steps=2, preview_samples=1)
         config = TrainerConfig(
             tmp_path / str(compiled), 5, 2, warmup_steps=1, ema_decay=0.5, compile=compiled, tensorboard=False

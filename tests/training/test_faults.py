@@ -12,18 +12,17 @@ from PIL import Image
 
 import lavps
 from lavps.io.atomic import claim
-from lavps.nn import UNetConfig, build_seeded
+from lavps.nn import build_seeded
 from lavps.training import DenoiserTask, ImageData, TrainerConfig, train
 from lavps.training.trainer import TrainingResult
+from support.restoring import TINY
 
-TINY = UNetConfig(
-    1, 1, patch=2, widths=(16,), depth=1, attention=(), head_dim=16, condition_width=16
-).to_dict()
+GREY = TINY | {"in_channels": 1, "out_channels": 1}
 
 
 def run(output: Path) -> TrainingResult:
     images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    task = DenoiserTask(build_seeded(TINY, 0), lavps.Flow(), (1, 8, 8), preview_steps=2, preview_samples=1)
+    task = DenoiserTask(build_seeded(GREY, 0), lavps.Flow(), (1, 8, 8), preview_steps=2, preview_samples=1)
     config = TrainerConfig(output, 4, 2, warmup_steps=1, log_every=1, checkpoint_every=1, tensorboard=False)
     return train(task, ImageData.from_tensor(images), config)
 

@@ -174,27 +174,28 @@ class MeasurementSpec:
         self, y: Tensor, image: ImageFile | None, image_shape: tuple[int, ...] | None, max_pixels: int
     ) -> MeasuredFile:
         operator, shape = self._operator(y, image, image_shape, max_pixels)
-        if self.noise is None:
+        estimate, noise = None, self.noise
+        if noise is None:
             estimate = estimated_noise(str(self.task), y, image, operator)
-            measured = replace(self, noise=estimate.std)._problem(y, image, image_shape, max_pixels)
-            return replace(measured, estimate=estimate)
+            noise = estimate.std
         if not isinstance(operator, Mask):
             self._require_mask(f"{operator!r} is not")
         notes, grey = [] if image is None else list(image.notes), None
         if image_shape is not None and shape[0] != image_shape[0]:
             if image is None:
                 raise ValueError(f"the measurement is of {shape[0]} channels, the prior of {image_shape[0]}")
-            grey = InverseProblem(y[None], operator, as_noise(self.noise))
+            grey = InverseProblem(y[None], operator, as_noise(noise))
             y = match_channels(y, image_shape[0])
             operator, shape = self._operator(y, image, image_shape, max_pixels)
             notes.append(f"grey under a prior of {image_shape[0]} channels: its noise is counted once")
-        std = self.noise * (math.sqrt(shape[0]) if grey is not None else 1.0)
+        std = noise * (math.sqrt(shape[0]) if grey is not None else 1.0)
         problem = InverseProblem(y[None], operator, as_noise(std), keep_known=self.keep_known)
         if self.task == "inpaint":
             known = float(operator.observed(problem.y).mean())  # type: ignore[union-attr]
             notes.append(f"{1 - known:.1%} of the image is missing")
         like = self._like(image, shape, grey is not None)
-        return MeasuredFile(problem, like, image is not None, self, "", grey, tuple(notes))
+        full = replace(self, noise=noise)
+        return MeasuredFile(problem, like, image is not None, full, "", grey, tuple(notes), estimate)
 
     def _like(self, image: ImageFile | None, shape: tuple[int, ...], averaged: bool) -> ImageFile:
         """Return the file whose format and metadata the outputs have."""

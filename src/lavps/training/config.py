@@ -35,7 +35,7 @@ class TrainerConfig:
     export_decay: Annotated[float | None, tyro.conf.arg(metavar="DECAY")] = None
     clip_norm: float = 1.0  # Maximum norm of the gradient
     precision: Literal["no", "bf16"] = "no"  # bf16: autocast; weights, average and optimizer stay float32
-    compile: bool = False  # torch.compile of the network: minutes at the start, then up to twice as fast
+    compile: bool = False  # torch.compile of the network: a slow first step, then faster ones
     accumulate: int = 1  # Pieces of a batch processed one after the other, to save memory
     log_every: int = 50  # Steps between lines of log.jsonl
     validate_every: int = 1000  # Steps between validations

@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -231,10 +231,9 @@ def train(
     Raises:
         KeyboardInterrupt: After Ctrl-C or SIGTERM; the checkpoint has been written.
     """
-    with ExitStack() as stack:
-        if int(os.environ.get("RANK", 0)) == 0 and not stack.enter_context(
-            claim(config.output / "run.lock", wait=False)
-        ):
+    is_first = int(os.environ.get("RANK", 0)) == 0
+    with claim(config.output / "run.lock", wait=False) if is_first else nullcontext(True) as is_free:
+        if not is_free:
             raise ValueError(f"another training is running in {config.output}")
         return _train(task, data, config, validation_data)
 

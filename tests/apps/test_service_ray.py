@@ -134,7 +134,7 @@ def test_a_killed_replica_loses_no_accepted_job(
         while (now := client.job(job["id"], wait=20))["state"] in ("queued", "running"):
             assert time.monotonic() < end
         assert now["state"] == "done", now
-    assert "lavps_workers_lost_total 1" in client._get("/metrics").decode()
+    assert "lavps_workers_lost_total 1" in client._send("GET", "/metrics").decode()
 
 
 def test_every_case_of_the_interface(service: tuple[Client, subprocess.Popen[bytes]], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from lavps.samplers import (
     Sampler,
     UniformMidpoint,
 )
+from lavps.samplers.schedule_numbers import Trend
 from lavps.transitions import per_sample
 from support.problems import images, masking_problem, network_prior, pooling_problem
 
@@ -53,6 +54,15 @@ class Corrected:
     def denoise(self, x_t: Tensor, t: Tensor, problem: lavps.InverseProblem) -> Tensor:
         x_0 = self.prior.denoise(x_t, t)
         return x_0 + 0.5 * problem.operator.vjp(x_0, problem.residual(problem.operator(x_0)))
+
+
+def with_trends(sampler: lavps.WienerPIR) -> lavps.TunedPIR:
+    """Return a schedule whose numbers depend on the problem, by made-up slopes."""
+    start = lavps.TunedPIR.like(sampler)
+    steps = start.num_steps
+    levels, factors = tuple(0.3 for _ in range(steps)), tuple(0.05 for _ in range(steps - 1))
+    trend = Trend(0.1, 0.01, 10.0, levels, levels, factors, factors, factors)
+    return replace(start, by_noise=trend, by_unobserved=replace(trend, reference=1.0))
 
 
 K = 10
@@ -106,6 +116,7 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
     ),
     "WienerPIR": lambda p: lavps.WienerPIR(p, num_steps=K),
     "TunedPIR": lambda p, steps=K: lavps.TunedPIR.like(lavps.WienerPIR(p, num_steps=steps)),
+    "TunedPIR-trends": lambda p, steps=K: with_trends(lavps.WienerPIR(p, num_steps=steps)),
     "WienerPIR-full": lambda p: lavps.WienerPIR(p, num_steps=K, draw="full", zeta=1.0),
     "PiGDM": lambda p: lavps.PiGDM(p, num_steps=K),
     "PiGDM-stationary": lambda p: lavps.PiGDM(p, num_steps=K, covariance=Stationary(1.0, 1.0), eta=0.5),
@@ -206,7 +217,7 @@ def live_bytes() -> int:
 @EVERY
 def test_memory_after_50_steps_equals_that_after_5(name: str) -> None:
     prior = network_prior()
-    if name == "TunedPIR":
+    if name.startswith("TunedPIR"):
         sampler = SAMPLERS[name](prior, 60)
     else:
         sampler = replace(SAMPLERS[name](prior), num_steps=60)

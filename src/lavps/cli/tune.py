@@ -25,21 +25,22 @@ from ..samplers import DDIM, Settings, WienerPIR
 from ..training.data import ImageData, image_of
 from ..training.tuning import TuningConfig, tune
 from .failures import fatal
-from .options import Device, File, N, PriorPath, TaskName
+from .options import Device, File, N, PriorPath
 
 _PRIOR_SAMPLE_STEPS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """Learn a sampling schedule for a prior, a task and a range of noise levels: a few dozen numbers.
+    """Learn a sampling schedule for a prior, tasks and a range of noise levels: a few dozen numbers.
 
     $ lavps tune --prior zoo/faces64 --task sr4 --noise 0.05 --data faces/ --evaluations 8 -o sr4-8.json
     $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/faces64 --schedule sr4-8.json
     """
 
     prior: PriorPath[str]  # Prior: model folder, checkpoint of another library, name in the zoo, or Hub id.
-    task: TaskName[str]  # Operator: sr4, denoise, motion-blur, ..., or a Python object in a file.
+    # Operators: sr4, denoise, motion-blur, ..., or Python objects in files.
+    task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")]
     # Standard deviation of the noise, or the lowest and the highest one.
     noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
     # Images like those to restore: a folder, or tar files; default samples of the prior.
@@ -52,6 +53,7 @@ class Tune:
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
     seed: N[int] = 0  # Seed of images, operators and noise.
     checkpointing: bool = False  # Recomputation of activations, for large networks.
+    compile: bool = False  # Compilation of the network, which takes a minute and makes every step faster.
     # File of the schedule.
     output: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])] = Path("schedule.json")
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
@@ -61,14 +63,16 @@ class Tune:
         with fatal("tune"):
             if len(self.noise) not in (1, 2) or min(self.noise) <= 0:
                 raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
+            if not self.task:
+                raise ValueError("--task needs at least one task: --task sr4")
             if self.evaluations < 2 or min(self.iterations, self.batch, self.validation_images) < 1:
                 raise ValueError("--evaluations must be at least 2, the other numbers at least 1")
             device = resolve_device(self.device)
-            prior = load_prior(self.prior, device)
+            prior = load_prior(self.prior, device, compiled=self.compile)
             shape = getattr(prior, "image_shape", None)
             if shape is None or isinstance(prior, LatentPrior):
                 raise ValueError("lavps tune needs a prior of images of a known size")
-            family = family_from(self.task, tuple(shape))
+            families = [family_from(task, tuple(shape)) for task in self.task]
             images = self._images(prior, tuple(shape)).to(device)
             held_out, training = images[: self.validation_images], images[self.validation_images :]
             if not len(training):
@@ -77,7 +81,9 @@ class Tune:
             config = TuningConfig(
                 self.iterations,
                 self.batch,
+                validate_every=max(20, self.iterations // 10),
                 seed=self.seed,
+                trends=len(families) > 1 or len(set(self.noise)) > 1,
                 checkpointing=self.checkpointing,
                 progress=True,
             )
@@ -85,7 +91,7 @@ class Tune:
                 initial,
                 lambda items: training[[image_of(item, len(training), self.seed) for item in items]],
                 held_out,
-                family,
+                families,
                 (min(self.noise), max(self.noise)),
                 config,
                 None if self.lpips is None else LPIPS.load(self.lpips, device).distance,

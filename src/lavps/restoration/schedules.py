@@ -1,7 +1,7 @@
 """Files of learned schedules: the settings, with what they were tuned for.
 
-A schedule holds for one prior, one task and one range of noise levels. :meth:`TunedSchedule.check` refuses
-others: a schedule learned for one operator can diverge on another.
+A schedule holds for one prior, the tasks of its tuning and one range of noise levels.
+:meth:`TunedSchedule.check` refuses others: a schedule learned for one operator can diverge on another.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class TunedSchedule:
     Attributes:
         settings: Settings of the sampler.
         prior: Hash of the prior's weights.
-        task: Name of the task.
+        tasks: Names of the tasks.
         noise: Lowest and highest standard deviation of the noise.
         scores: Validation score of the initial ("before") and of the learned schedule ("after").
     """
 
     settings: Settings
     prior: str
-    task: str
+    tasks: tuple[str, ...]
     noise: tuple[float, float]
     scores: dict[str, float]
 
@@ -49,7 +49,8 @@ class TunedSchedule:
             values: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
             low, high = (float(value) for value in values["noise"])
             settings, scores = Settings.from_dict(values["settings"]), dict(values["scores"])
-            return cls(settings, str(values["prior"]), str(values["task"]), (low, high), scores)
+            tasks = tuple(str(task) for task in values["tasks"])
+            return cls(settings, str(values["prior"]), tasks, (low, high), scores)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{file} is no schedule of lavps tune: {error!r}") from error
 
@@ -67,7 +68,8 @@ class TunedSchedule:
         low, high = self.noise
         if prior is not None and prior != self.prior:
             raise ValueError(f"the schedule was tuned for prior {self.prior[:12]}, not for {prior[:12]}")
-        if task != self.task:
-            raise ValueError(f"the schedule was tuned for task {self.task}, not for {task}: run lavps tune")
+        if task not in self.tasks:
+            tuned = ", ".join(self.tasks)
+            raise ValueError(f"the schedule was tuned for task {tuned}, not for {task}: run lavps tune")
         if noise is None or not low * (1 - _TOLERANCE) <= noise <= high * (1 + _TOLERANCE):
             raise ValueError(f"the schedule was tuned for noise {low:g} to {high:g}, not for {noise}")

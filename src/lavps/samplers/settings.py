@@ -45,6 +45,7 @@ from .gibbs import MGDM
 from .mgps import MGPS
 from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .mmps import MMPS, PiGDM
+from .schedule_numbers import Trend
 from .serialization import NETWORKS, UNBOUND, Unbound, decode, encode
 from .supervised import Supervised
 from .tuned import TunedPIR
@@ -57,7 +58,7 @@ _PARTS: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         Gradient, Linearized, Amortized, Switch, Adam, WhitenedGradient,
-        FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint, Isotropic, Stationary,
+        FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint, Isotropic, Stationary, Trend,
     )
 }  # fmt: skip
 

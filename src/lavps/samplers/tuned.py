@@ -1,7 +1,8 @@
-r"""A learned schedule: WienerPIR with numbers of its own at every denoiser evaluation.
+r"""A learned schedule: numbers of its own at every denoiser evaluation, for few of them.
 
 With noise levels :math:`\sigma_0 > \dots > \sigma_{K-1}` (sigma_t / alpha_t) and :math:`x = x_t / \alpha_t`,
-step k is
+the first x is :math:`x' + \sigma_0 z`, where x' is a draw given the measurement and the power spectrum of
+images alone (a Wiener filter, no denoiser evaluation). Step k is
 
 1. :math:`x_0 = D(x, \sigma_k)`;
 2. :math:`x'` = data step from :math:`x_0` with covariance :math:`C(r_k)`, the measurement perturbed
@@ -10,49 +11,43 @@ step k is
    :math:`\hat e = (x - \hat x_0) / \sigma_k` and fresh noise z.
 
 The sample is the last :math:`x'`, a full draw from the Gaussian. WienerPIR is the schedule
-:math:`r_k = \sigma_k`, :math:`w_k = 1`, :math:`a_k = \sqrt{1 - \zeta}`, :math:`b_k = \sqrt{\zeta}`. The
-numbers are learned by gradients through the sampler (:mod:`lavps.training.tuning`).
+:math:`\sigma_0 = \infty`, :math:`r_k = \sigma_k`, :math:`w_k = 1`, :math:`a_k = \sqrt{1 - \zeta}`,
+:math:`b_k = \sqrt{\zeta}`.
+
+The numbers are learned by gradients through the sampler (:mod:`lavps.training.tuning`). A schedule for
+several operators or noise levels also learns how they change with two properties of the problem
+(:class:`~lavps.samplers.schedule_numbers.Trend`), both noise levels of an image: that of the measurement, and
+that at which the unobserved part of the image is decided. A missing region is decided at high noise levels, a
+missing fine detail at low ones.
 """
 
 from __future__ import annotations
 
-__all__ = ["ScheduleNumbers", "TunedPIR"]
+__all__ = ["TunedPIR"]
 
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step
+from ..operators.linalg import inner, weighted_conjugate_gradient
 from ..priors import Prior
 from ..random import Purpose
+from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
+from .schedule_numbers import NAMES, UNIT_NOISE, Properties, ScheduleNumbers, Trend, as_tensors, rounded
+from .universal import universal_fields
 
-
-class ScheduleNumbers(NamedTuple):
-    """The numbers of a schedule of K evaluations, as tensors.
-
-    Attributes:
-        levels: Noise levels, descending, (K,).
-        data_levels: Noise levels r of the data step's covariance, (K,).
-        relaxations: Factors w of the data step, (K - 1,).
-        kept: Factors a of the predicted noise, (K - 1,).
-        fresh: Factors b of fresh noise, (K - 1,).
-    """
-
-    levels: Tensor
-    data_levels: Tensor
-    relaxations: Tensor
-    kept: Tensor
-    fresh: Tensor
+_TOLERANCE = 1e-5  # relative residual of the solution for a problem's properties
 
 
 @dataclass(frozen=True)
 class TunedPIR(Sampler):
-    """WienerPIR with a learned schedule; biased: x_0 given x_t is taken as Gaussian.
+    """Data steps after every denoising, with a learned schedule; biased: x_0 given x_t is taken as Gaussian.
 
     Reference: this library. The number K of denoiser evaluations is that of the levels.
 
@@ -63,6 +58,8 @@ class TunedPIR(Sampler):
         relaxations: K - 1 factors w of the data step.
         kept: K - 1 factors a of the predicted noise.
         fresh: K - 1 factors b of fresh noise.
+        by_noise: Change of the numbers with the noise of the measurement; None for none.
+        by_unobserved: Change of the numbers with the noise level of the unobserved part; None for none.
         covariance: Covariance C of x_0 given x_t.
         solver_steps: Maximum number of conjugate-gradient steps of a data step.
 
@@ -82,6 +79,8 @@ class TunedPIR(Sampler):
     relaxations: tuple[float, ...]
     kept: tuple[float, ...]
     fresh: tuple[float, ...]
+    by_noise: Trend | None = None
+    by_unobserved: Trend | None = None
     covariance: Covariance = Stationary()
     solver_steps: int = 30
 
@@ -91,22 +90,35 @@ class TunedPIR(Sampler):
             raise ValueError(f"levels must descend: {self.levels}")
         if steps < 1 or min(*self.levels, *self.data_levels) <= 0 or self.solver_steps < 1:
             raise ValueError("levels, data_levels and solver_steps must be positive")
-        counts = [len(values) for values in (self.data_levels, self.relaxations, self.kept, self.fresh)]
-        if counts != [steps, steps - 1, steps - 1, steps - 1]:
-            raise ValueError(
-                f"{steps} levels need {steps} data_levels and {steps - 1} relaxations, kept and fresh: {self}"
-            )
+        for part in (self, self.by_noise, self.by_unobserved):
+            counts = [] if part is None else [len(getattr(part, name)) for name in NAMES]
+            if counts and counts != [steps, steps, steps - 1, steps - 1, steps - 1]:
+                wanted = f"{steps} data_levels and {steps - 1} relaxations, kept and fresh"
+                raise ValueError(f"{steps} levels need {wanted}: {part}")
+
+    @classmethod
+    def universal(cls, prior: Prior, evaluations: int) -> TunedPIR:
+        """Return the schedule for any task that comes with the library.
+
+        It was learned for super-resolution, blurs, masks, denoising and JPEG with noise 0.005 to 0.2.
+
+        Args:
+            prior: Denoiser D.
+            evaluations: Number K of denoiser evaluations, 4 or 8.
+        """
+        return cls(prior, **universal_fields(evaluations))
 
     @classmethod
     def like(cls, sampler: WienerPIR) -> TunedPIR:
-        """Return the schedule of a WienerPIR with perturbed measurements and no relaxation.
+        """Return a schedule like that of a WienerPIR with perturbed measurements and no relaxation.
 
-        The first noise level, which can be infinite, becomes 80.
+        Its levels are those of one evaluation more, without the first: the start from a draw given the
+        measurement replaces the evaluation at the highest level.
         """
         if sampler.draw != "measurement" or sampler.relaxation != 1.0:
             raise ValueError(f"a learned schedule starts from draw='measurement' and relaxation=1: {sampler}")
-        schedule = sampler.prior.schedule
-        levels = schedule.noise_level(sampler.times(schedule)[1:]).flip(0).clamp(max=LARGEST_LEVEL)
+        schedule, longer = sampler.prior.schedule, replace(sampler, num_steps=sampler.num_steps + 1)
+        levels = schedule.noise_level(longer.times(schedule)[1:-1]).flip(0)
         steps = (sampler.num_steps - 1,)
         zeta = torch.tensor(sampler.zeta, dtype=torch.float64)
         numbers = ScheduleNumbers(
@@ -116,18 +128,8 @@ class TunedPIR(Sampler):
             (1.0 - zeta).sqrt().expand(steps),
             zeta.sqrt().expand(steps),
         )
-        return cls.of(sampler.prior, numbers, sampler.covariance, sampler.solver_steps)
-
-    @classmethod
-    def of(
-        cls, prior: Prior, numbers: ScheduleNumbers, covariance: Covariance, solver_steps: int = 30
-    ) -> TunedPIR:
-        """Return the sampler with the numbers of tensors."""
-        values = {
-            name: tuple(float(f"{value:.5g}") for value in tensor.detach().tolist())
-            for name, tensor in numbers._asdict().items()
-        }
-        return cls(prior, covariance=covariance, solver_steps=solver_steps, **values)
+        fields: dict[str, Any] = rounded(numbers)
+        return cls(sampler.prior, covariance=sampler.covariance, solver_steps=sampler.solver_steps, **fields)
 
     @property
     def num_steps(self) -> int:
@@ -139,42 +141,99 @@ class TunedPIR(Sampler):
         """One per denoiser evaluation."""
         return len(self.levels)
 
-    @property
-    def numbers(self) -> ScheduleNumbers:
-        """The numbers as tensors, float64."""
-        values = (getattr(self, name) for name in ScheduleNumbers._fields)
-        return ScheduleNumbers(*(torch.tensor(value, dtype=torch.float64) for value in values))
+    def numbers(self, properties: Properties | None) -> ScheduleNumbers:
+        """Return the numbers as tensors in float64, for problems with these properties."""
+        found = as_tensors(self)
+        if properties is None:
+            return found
+        for trend, value in zip((self.by_noise, self.by_unobserved), properties, strict=True):
+            if trend is not None:
+                found = found.changed(as_tensors(trend), trend.change(value))
+        return found.ordered()
 
     def steps(self, run: Run) -> Iterator[Progress]:
         """K evaluations with the sampler's own numbers."""
-        return self.steps_with(run, self.numbers)
+        return self.steps_with(run, self.numbers, self.by_noise is not None or self.by_unobserved is not None)
 
-    def steps_with(self, run: Run, numbers: ScheduleNumbers) -> Iterator[Progress]:
-        """K evaluations with these numbers; differentiable in them unless gradients are disabled."""
-        schedule, problem, count = run.prior.schedule, run.measured, len(numbers.levels)
-        levels, data_levels, relaxations, kept, fresh = numbers
-        x = levels[0].to(problem.like.dtype) * run.normal(Purpose.INITIAL)
+    def steps_with(
+        self, run: Run, numbers: Callable[[Properties | None], ScheduleNumbers], depend: bool
+    ) -> Iterator[Progress]:
+        """K evaluations; differentiable in the numbers unless gradients are disabled.
+
+        Args:
+            run: Run of the sampler.
+            numbers: Function that returns the numbers of the schedule.
+            depend: Whether it depends on the problems' properties, else its argument is None.
+        """
+        schedule = run.prior.schedule
+        start, properties = self._start(run, depend)
+        levels, data_levels, relaxations, kept, fresh = numbers(properties)
+        count = len(levels)
+        x = start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
         for k in range(count):
             last, index = k == count - 1, count - k
             t = schedule.time(levels[k])
-            x_0 = run.prior.denoise(schedule.alpha(t).to(x.dtype) * x, t)
-            moved = data_step(
-                problem,
-                x_0,
-                self.covariance,
-                data_levels[k],
-                solver_steps=self.solver_steps,
-                image_noise=run.normal(Purpose.DATA_STEP, index, 1) if last else None,
-                measurement_noise=run.noise.normal(
-                    Purpose.DATA_STEP, problem.y.shape[1:], problem.y, index, 0
-                ),
-            )
+            x_0 = run.prior.denoise(per_sample(schedule.alpha(t), x) * x, t)
+            moved = self._data_step(run, x_0, data_levels[k], index, full=last)
             if last:
                 yield Progress(t.detach(), moved)
                 return
-            w, a, b = (factors[k].to(x.dtype) for factors in (relaxations, kept, fresh))
+            w, a, b = (per_sample(factors[k], x) for factors in (relaxations, kept, fresh))
             estimate = x_0 + w * (moved - x_0)
-            predicted = (x - estimate) / levels[k].to(x.dtype)
+            predicted = (x - estimate) / per_sample(levels[k], x)
             noise = a * predicted + b * run.normal(Purpose.DDIM, index)
-            x = estimate + levels[k + 1].to(x.dtype) * noise
+            x = estimate + per_sample(levels[k + 1], x) * noise
             yield Progress(t.detach(), estimate)
+
+    def properties(self, run: Run) -> Properties:
+        """Return the properties of a run's problems."""
+        found = self._start(run, True)[1]
+        assert found is not None
+        return found
+
+    def _start(self, run: Run, depend: bool) -> tuple[Tensor, Properties | None]:
+        """Return a draw given the measurement and the covariance alone, and the problems' properties."""
+        problem = run.measured
+        blank = problem.like.new_zeros(len(problem), *problem.image_shape)
+        level = torch.tensor(LARGEST_LEVEL, dtype=torch.float64)
+        with torch.no_grad():
+            drawn = self._data_step(run, blank, level, 0, full=True)
+            if not depend:
+                return drawn, None
+            return drawn, self._properties(run, drawn, level)
+
+    def _properties(self, run: Run, x: Tensor, level: Tensor) -> Properties:
+        """Return the properties of a run's problems, linearized at x: one solution by conjugate gradients."""
+        problem = run.measured
+        image, probe = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
+        image = self.covariance.product(level, x, 0.5)(image)
+        hessian = problem.gauss_newton_product(x)
+        entries = problem.y[0].numel() / image[0].numel()
+        noise = _ratio(entries * inner(image, image), inner(image, hessian(image)))
+        scale = per_sample((noise / UNIT_NOISE).square(), x)
+        _, reduced = weighted_conjugate_gradient(
+            lambda p, cp: p + scale * hessian(cp),
+            self.covariance.product(level, x),
+            probe,
+            self.solver_steps,
+            _TOLERANCE,
+        )
+        return Properties(noise, _ratio(inner(reduced, reduced), inner(probe, reduced)))
+
+    def _data_step(self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool) -> Tensor:
+        """Return the data step with the measurement perturbed; ``full`` perturbs x_0 too."""
+        problem = run.measured
+        return data_step(
+            problem,
+            x_0,
+            self.covariance,
+            level,
+            solver_steps=self.solver_steps,
+            image_noise=run.normal(Purpose.DATA_STEP, index, 1) if full else None,
+            measurement_noise=run.noise.normal(Purpose.DATA_STEP, problem.y.shape[1:], problem.y, index, 0),
+        )
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Return the square root of a ratio, on the CPU in float64."""
+    return (numerator.double() / denominator.double().clamp(min=1e-30)).sqrt().cpu()

@@ -12,7 +12,7 @@ import tyro
 
 from ..devices import resolve_device
 from ..priors.precision import Precision
-from ..restoration.job import RestorationConfig
+from ..restoration.config import RestorationConfig
 from ..restoration.presets import Quality
 from ..restoration.schedules import TunedSchedule
 from ..restoration.spec import MeasurementSpec

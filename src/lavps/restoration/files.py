@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from ..io.image import ImageFile
 from ..samplers import Posterior
 from ..samplers.base import Step
 from ..samplers.posterior import OutOfDistributionWarning
+from ..samplers.state import StateStore
+from .manifest import assessment
 from .panels import Panel, comparison, picture_panel, uncertainty_panel
 from .restorer import Restorer
 from .spec import MeasuredFile
@@ -72,6 +75,22 @@ class RestoredFile:
         """Acceptance rate of the safeguard; None if it made no decisions."""
         share = self.posterior.trace.acceptance
         return None if share != share else share
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Misfits, their assessment, costs and the hash of the samples, for the manifest."""
+        trace = self.posterior.trace
+        return {
+            "chi_square": self.chi_square,
+            "verdict": assessment(self.chi_square, self.measured.measuring.noise or 0.0),
+            "acceptance": self.acceptance,
+            "forwards": trace.forwards,
+            "backwards": trace.backwards,
+            "model_forwards": trace.model_forwards,
+            "seconds": trace.seconds,
+            "advice": trace.advice,
+            "samples_sha256": self.samples_sha256,
+        }
 
     def outputs(self, stem: str, suffix: str) -> dict[str, bytes]:
         """Return name and content of every file but the manifest."""
@@ -129,6 +148,7 @@ def restore_files(
     batch_size: int | None = None,
     device: str | torch.device = "cpu",
     callback: Callable[[Step], bool | None] | None = None,
+    store: StateStore | None = None,
 ) -> list[RestoredFile]:
     """Sample the posteriors of several files in one batch (:mod:`~lavps.restoration.stacking`).
 
@@ -142,6 +162,7 @@ def restore_files(
         batch_size: Samples per batch, over all files; default all.
         device: Device of the computation.
         callback: Callback of :meth:`lavps.MGDM.sample`.
+        store: Storage of the run's state.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutOfDistributionWarning)
@@ -152,6 +173,7 @@ def restore_files(
             items=[ITEM] * len(measured),
             batch_size=batch_size,
             callback=callback,
+            store=store,
         )
     assert posterior.samples is not None
     misfits = [one.chi_square(rows.cpu()) for one, rows in zip(measured, posterior.samples, strict=True)]

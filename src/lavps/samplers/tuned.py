@@ -153,8 +153,8 @@ class TunedPIR(Sampler):
         """K evaluations with these numbers; differentiable in them unless gradients are disabled."""
         schedule, problem, count = run.prior.schedule, run.measured, len(numbers.levels)
         levels, data_levels, relaxations, kept, fresh = numbers
-        x = levels[0].to(problem.like.dtype) * run.normal(Purpose.INITIAL)
-        for k in range(count):
+        x = run.state["x"] if run.state else levels[0].to(problem.like.dtype) * run.normal(Purpose.INITIAL)
+        for k in range(run.taken, count):
             last, index = k == count - 1, count - k
             t = schedule.time(levels[k])
             x_0 = run.prior.denoise(schedule.alpha(t).to(x.dtype) * x, t)
@@ -177,4 +177,4 @@ class TunedPIR(Sampler):
             predicted = (x - estimate) / levels[k].to(x.dtype)
             noise = a * predicted + b * run.normal(Purpose.DDIM, index)
             x = estimate + levels[k + 1].to(x.dtype) * noise
-            yield Progress(t.detach(), estimate)
+            yield Progress(t.detach(), estimate, state={"x": x})

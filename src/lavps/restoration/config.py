@@ -65,6 +65,11 @@ class RestorationConfig:
         costs = (self.schedule, self.quality, self.evaluations, self.budget)
         if sum(given is not None for given in costs) > 1:
             raise ValueError("give one of --quality, --evaluations, --schedule and --budget")
+        if self.evaluations == 1 and self.samples > 1:
+            raise ValueError(
+                "one evaluation gives the posterior mean, of which there is one: leave out --samples, or "
+                "give more --evaluations"
+            )
         if self.schedule is not None and self.model is not None:
             raise ValueError("give --schedule or --inference-model: a learned schedule uses no model")
 

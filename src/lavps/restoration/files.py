@@ -22,7 +22,7 @@ from ..checkpoints.hashes import tensors_hash
 from ..image_formats import DEFAULT_SUFFIX, SUFFIXES
 from ..io.encode import encode_image
 from ..io.image import ImageFile
-from ..samplers import Posterior
+from ..samplers import Posterior, PosteriorMean
 from ..samplers.base import Step
 from ..samplers.posterior import OutOfDistributionWarning
 from ..samplers.state import StateStore
@@ -66,6 +66,11 @@ class RestoredFile:
         return self.posterior.samples[0].cpu()
 
     @property
+    def is_mean(self) -> bool:
+        """Whether the one sample is an estimate of the posterior mean."""
+        return self.posterior.sampler == PosteriorMean.__name__
+
+    @property
     def samples_sha256(self) -> str:
         """Hash of the samples, bit by bit."""
         return tensors_hash({"samples": self.samples})
@@ -82,7 +87,7 @@ class RestoredFile:
         trace = self.posterior.trace
         return {
             "chi_square": self.chi_square,
-            "verdict": assessment(self.chi_square, self.measured.measuring.noise or 0.0),
+            "verdict": assessment(self.chi_square, self.measured.measuring.noise or 0.0, self.is_mean),
             "acceptance": self.acceptance,
             "forwards": trace.forwards,
             "backwards": trace.backwards,
@@ -118,7 +123,8 @@ class RestoredFile:
                 observed = observed.reshape(-1, *observed.shape[-2:])[:1]
             remark = f"{' x '.join(map(str, problem.y.shape[2:]))} pixels"
             panels.append(picture_panel(problem.y[0], "measurement", remark, observed))
-        panels.append(picture_panel(shown[0], "restored: one sample", f"{size} pixels"))
+        shows = "posterior mean" if self.is_mean else "one sample"
+        panels.append(picture_panel(shown[0], f"restored: {shows}", f"{size} pixels"))
         if count > 1:
             caption = f"restored: mean of {count} samples"
             panels.append(picture_panel(shown.mean(0), caption, f"{size} pixels"))

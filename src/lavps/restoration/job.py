@@ -115,7 +115,11 @@ class FileRestorer:
         if at_once != self._at_once:
             notes.append(f"memory ran out: {at_once.rows} sample(s), {at_once.windows} window(s) at a time")
         self._at_once = at_once  # also for the next files
-        if job.samples == 1:
+        if restored.is_mean:
+            notes.append(
+                "an estimate of the posterior mean, smoother than any sample: more --evaluations give one"
+            )
+        elif job.samples == 1:
             notes.append("one sample is one plausible image: draw more with --samples to see the uncertainty")
         suffix = suffix_for(file, measured.like)
         contents = {} if output is None else restored.outputs(stem, suffix)

@@ -228,7 +228,8 @@ def restore(
         samples: Number of samples per item.
         model: Inference model of this prior.
         quality: "fast", "balanced" or "best" (:mod:`~lavps.restoration.presets`); default "balanced".
-        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
+        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for an
+            estimate of the posterior mean.
         seed: Seed of the sampler's noise.
 
     Raises:

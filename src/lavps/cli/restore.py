@@ -184,6 +184,7 @@ def _report(file: Path, manifest: Manifest) -> str:
     result = manifest.result
     assessment = result["verdict"]
     lines = [f"{file}: {assessment} ({result['seconds']:.1f} s)"]
+    lines += [f"  {name}: {result[name]}" for name in ("typicality", "health") if name in result]
     if result["advice"]:
         lines.append(f"  {result['advice']}")
     return "\n".join([*lines, *(f"  note: {note}" for note in manifest.notes)])

@@ -40,6 +40,7 @@ class RunForecast:
         total: Denoiser evaluations on windows of all samples, with those that backward passes repeat.
         seconds: Predicted seconds; None if they are unknown.
         done: Evaluations, as in ``total``, of an interrupted run that is continued.
+        doubts: Probable mistakes in the request (:mod:`~lavps.restoration.doubts`).
     """
 
     content: str
@@ -53,6 +54,7 @@ class RunForecast:
     total: int
     seconds: float | None
     done: int = 0
+    doubts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{self.content}, {self.task}, noise {self.noise}", f"{self.measured} -> {self.restored}"]
@@ -65,7 +67,7 @@ class RunForecast:
             parts.append(f"about {in_words(self.seconds)}")
         if self.done:
             parts.append(f"continues an interrupted run, of which {self.done / self.total:.0%} is done")
-        return "; ".join(parts)
+        return "\n  warning: ".join(["; ".join(parts), *self.doubts])
 
     def continued(self, done: int) -> RunForecast:
         """Return the forecast of the rest of a run, after this many evaluations."""

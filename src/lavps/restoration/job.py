@@ -15,10 +15,13 @@ from pathlib import Path
 
 from ..checkpoints import local_copy
 from ..checkpoints.hashes import file_hash
+from ..evaluation.typicality import TypicalityReference
 from ..io.atomic import write_atomically
 from ..priors import LatentPrior
 from ..samplers.base import Step
+from .checks import health, typicality
 from .config import RestorationConfig
+from .doubts import doubts
 from .files import RestoredFile, named, output_names, restore_files, suffix_for
 from .forecast import RunForecast, evaluation_seconds, forecast
 from .manifest import Manifest
@@ -52,7 +55,7 @@ class FileRestorer:
         """Return size, cost and predicted time of a restoration, without sampling."""
         measured = self.job.measuring.read(file, self.restorer.image_shape)
         restorer, how, _ = self._equipped(measured)
-        return self._forecast(measured, restorer, how)
+        return self._forecast(file, measured, restorer, how)
 
     def restore(
         self,
@@ -89,7 +92,7 @@ class FileRestorer:
             return None if output is None else RunFile(name, request_key(request(at_once)))
 
         if announce is not None:
-            announce(self._rest(self._forecast(measured, restorer, how), state(self._at_once)))
+            announce(self._rest(self._forecast(file, measured, restorer, how), state(self._at_once)))
         preview = None
         if output is not None:
             preview = Preview(folder / preview_name(stem), measured.like, restorer.pictures)
@@ -125,7 +128,7 @@ class FileRestorer:
         contents = {} if output is None else restored.outputs(stem, suffix)
         manifest = replace(
             request(at_once),
-            result=restored.result,
+            result=restored.result | self._checks(restored),
             outputs={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
             notes=[*measured.notes, *notes],
         )
@@ -136,6 +139,16 @@ class FileRestorer:
         if (stored := state(at_once)) is not None:
             stored.remove()
         return restored, manifest
+
+    def _checks(self, restored: RestoredFile) -> dict[str, str]:
+        """Return the typicality of the first sample, and the health of the sampler, in words."""
+        prior, shape = self.restorer.prior, self.restorer.image_shape
+        checks = {"health": health(restored.samples)}
+        if restored.is_mean or isinstance(prior, LatentPrior):
+            return checks
+        reference = TypicalityReference.read(local_copy(self.job.prior), self.restorer.hashes[0])
+        sample = restored.samples[0].to(self.job.device)
+        return checks | {"typicality": typicality(prior, reference, sample, shape)}
 
     def is_restored(self, file: Path, output: Path) -> bool:
         """Return whether a run with these settings has already written all outputs of a file.
@@ -168,10 +181,13 @@ class FileRestorer:
         state = None if stored is None else stored.load()
         return whole if state is None else whole.continued(state.evaluations * whole.windows)
 
-    def _forecast(self, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]) -> RunForecast:
+    def _forecast(
+        self, file: Path, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]
+    ) -> RunForecast:
         job, shape = self.job, measured.problem.image_shape
+        found = tuple(doubts(file, measured, restorer.image_shape))
         if isinstance(restorer.prior, LatentPrior):  # the decoder's share is unknown
-            return forecast(restorer, measured, job.samples, None)
+            return replace(forecast(restorer, measured, job.samples, None), doubts=found)
         if shape not in self._evaluation_seconds:
 
             def timed(at_once: BatchLimits) -> float:
@@ -181,7 +197,8 @@ class FileRestorer:
             self._evaluation_seconds[shape], self._at_once = within_memory(timed, self._at_once)
         expected = forecast(restorer, measured, job.samples, self._evaluation_seconds[shape])
         predicted = how.get("predicted_seconds")
-        return replace(expected, seconds=predicted) if isinstance(predicted, float) else expected
+        seconds = predicted if isinstance(predicted, float) else expected.seconds
+        return replace(expected, seconds=seconds, doubts=found)
 
     def _equipped(self, measured: MeasuredFile) -> tuple[Restorer, Mapping[str, object], list[str]]:
         """Return the restorer with the settings of this file, how they were chosen, and notes."""

@@ -6,6 +6,7 @@ __all__ = ["TrainReference", "first_images"]
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import torch
@@ -52,7 +53,11 @@ class TrainReference:
             raise ValueError(f"{self.prior} is no prior of images")
         channels, height, width = shape
         make = RandomCrops if self.crop == "random" else ImageData
-        images = first_images(make.open(self.data, (height, width), channels, cache=False), self.images)
+        with TemporaryDirectory() as cache:  # random crops are of decoded photographs
+            kept = cache if self.crop == "random" else False
+            images = first_images(
+                make.open(self.data, (height, width), channels, cache=kept), self.images
+            ).clone()
         reference = TypicalityReference.measure(prior, images.to(device), prior_hash(prior))
         reference.write(folder)
         print(f"{reference.images} images are measured, in {Path(folder) / REFERENCE}")

@@ -134,7 +134,8 @@ def test_quality_and_budget_choose_settings(
         (("--evaluations", "12"), 7),  # 2 K - 3 evaluations
         (("--budget", "0.001ms"), 4),
     ):
-        restore(models, file, "--task", "denoise", "--noise", "0.05", *words, output=tmp_path / "out")
+        options = ["--task", "denoise", "--noise", "0.05", "--overwrite", *words]
+        restore(models, file, *options, output=tmp_path / "out")
         assert manifest(tmp_path / "out" / "photo.json")["settings"]["num_steps"] == steps, words
     assert "no settings fit 1e-06 s: the cheapest were taken" in capsys.readouterr().out
     for other in (("--budget", "5s"), ("--evaluations", "8")):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["FAILURES", "fatal", "line_of"]
+__all__ = ["FAILURES", "fatal", "line_of", "terminable"]
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,6 +28,19 @@ def fatal(command: str, kinds: tuple[type[Exception], ...] = (*FAILURES, ImportE
     except kinds as error:
         print(f"lavps {command}: {line_of(error)}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C in this context, so that a run ends with its state saved."""
+    if threading.current_thread() is not threading.main_thread():  # has no signal handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def line_of(error: BaseException) -> str:

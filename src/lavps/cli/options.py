@@ -12,7 +12,7 @@ import tyro
 
 from ..devices import resolve_device
 from ..priors.precision import Precision
-from ..restoration.job import RestorationConfig
+from ..restoration.config import RestorationConfig
 from ..restoration.presets import Quality
 from ..restoration.schedules import TunedSchedule
 from ..restoration.spec import MeasurementSpec
@@ -55,7 +55,8 @@ class RestorationOptions:
     samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
     seed: N[int] = 0  # Seed of the sampler's noise.
     quality: Quality | None = None  # Preset of quality against cost; default balanced.
-    evaluations: N[int | None] = None  # Denoiser evaluations per sample at most, instead of --quality.
+    # Denoiser evaluations per sample at most, instead of --quality; 1 gives the posterior mean at once.
+    evaluations: N[int | None] = None
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.
     tile_batch: N[int] = 16  # Windows per denoiser call, for images larger than the prior's.
     precision: Precision = "fp32"  # Precision of the prior's network; images and noise stay in fp32.

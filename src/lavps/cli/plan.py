@@ -17,7 +17,7 @@ from ..apps.bulk.costs import Forecast, MachineProfile, Workload, break_even, fo
 from ..checkpoints import local_copy
 from ..devices import resolve_device
 from ..io.atomic import write_atomically
-from ..restoration.job import RestorationConfig
+from ..restoration.config import RestorationConfig
 from ..restoration.pacing import parse_duration
 from ..restoration.presets import FrontEntry, Quality, chosen, front_for
 from ..restoration.spec import MeasurementSpec

@@ -17,8 +17,9 @@ import tyro
 
 from ..checkpoints.hashes import file_hash
 from ..devices import resolve_device
+from ..restoration.config import RestorationConfig
 from ..restoration.degraded import OperatorDraw, script_of
-from ..restoration.job import FileRestorer, RestorationConfig
+from ..restoration.job import FileRestorer
 from ..restoration.manifest import Manifest, found, stored_settings, versions
 from ..restoration.spec import MeasurementSpec
 from .failures import fatal

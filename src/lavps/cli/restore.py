@@ -20,13 +20,14 @@ from tqdm import tqdm
 
 from ..checkpoints import zoo_model
 from ..operators.registry import TASKS
+from ..restoration.config import RestorationConfig
 from ..restoration.files import named, output_names
 from ..restoration.forecast import RunForecast
-from ..restoration.job import FileRestorer, RestorationConfig
+from ..restoration.job import FileRestorer
 from ..restoration.manifest import Manifest
 from ..restoration.pacing import parse_duration
 from ..restoration.preview import preview_name
-from .failures import FAILURES, fatal, line_of
+from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
 from .options import N, PriorPath, RestorationOptions, Std
 
@@ -62,6 +63,9 @@ class Restore(RestorationOptions):
     # Output folder, created if missing; for one image, also the name of a file (out.png).
     output: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE", aliases=["-o"])] = Path("restored")
     dry_run: bool = False  # Size, cost and predicted time of each file, without restoring it.
+    # Replacement of results that are already there. Without it, files with results of the same settings are
+    # skipped, and results of other settings are an error.
+    overwrite: bool = False
     batch: N[int | None] = None  # Samples per batch; default all; halved when memory runs out.
 
     def run(self) -> None:
@@ -73,9 +77,12 @@ class Restore(RestorationOptions):
             workshop = FileRestorer(job)
             if not self.dry_run:
                 folder.mkdir(parents=True, exist_ok=True)
-        failed = self._restore(workshop, files)
+            missing = self._missing(workshop, files)
+        with terminable():
+            failed = self._restore(workshop, missing)
         if not self.dry_run:
-            print(f"{len(files) - failed} of {len(files)} files are restored, in {self.output}")
+            kept = "" if len(missing) == len(files) else f" ({len(files) - len(missing)} by an earlier run)"
+            print(f"{len(files) - failed} of {len(files)} files are restored, in {self.output}{kept}")
         if failed:
             raise SystemExit(3)
 
@@ -109,6 +116,12 @@ class Restore(RestorationOptions):
                 taken[path] = file
         return folder
 
+    def _missing(self, workshop: FileRestorer, files: list[Path]) -> list[Path]:
+        """Return the files without outputs of these settings; raise if there are outputs of others."""
+        if self.dry_run or self.overwrite:
+            return files
+        return [file for file in files if not workshop.is_restored(file, self.output)]
+
     def _restore(self, workshop: FileRestorer, files: list[Path]) -> int:
         """Return the number of files that failed."""
         failed = 0
@@ -132,7 +145,8 @@ class Restore(RestorationOptions):
                         bar.write(f"{file}: {line_of(error)}", file=sys.stderr)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    f"interrupted: {number - failed} of {len(files)} files are restored, in {self.output}"
+                    f"interrupted: {number - failed} of {len(files)} files are restored, in {self.output}; "
+                    "the same command continues"
                 ) from None
         return failed
 
@@ -156,6 +170,7 @@ class _Progress:
         self.bar.write(f"{file}: {expected}", file=sys.stdout)
         self.bar.set_description(f"{number + 1}/{self.files} {file.name}", refresh=False)
         self.bar.total = self.done + (self.files - number) * expected.total
+        self.advance(expected.done)
         self.bar.refresh()
 
     def advance(self, evaluations: int) -> None:
@@ -169,6 +184,7 @@ def _report(file: Path, manifest: Manifest) -> str:
     result = manifest.result
     assessment = result["verdict"]
     lines = [f"{file}: {assessment} ({result['seconds']:.1f} s)"]
+    lines += [f"  {name}: {result[name]}" for name in ("typicality", "health") if name in result]
     if result["advice"]:
         lines.append(f"  {result['advice']}")
     return "\n".join([*lines, *(f"  note: {note}" for note in manifest.notes)])

@@ -10,6 +10,7 @@ __all__ = ["Train", "TrainConditional", "TrainInference", "TrainPrior", "Trainin
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,8 @@ from ..amortization.inference import InferenceTask
 from ..amortization.loading import prior_hash, save_conditional, save_inference_model
 from ..amortization.model import InferenceModel
 from ..checkpoints.folder import load_model_prior, model_name, read_config, save_model
+from ..devices import resolve_device
+from ..evaluation.typicality import TypicalityReference
 from ..guidance import Amortized, Gradient, switch
 from ..minimizers import WhitenedGradient
 from ..nn import build_network, build_seeded, seeded
@@ -37,16 +40,20 @@ from ..training.crops import RandomCrops
 from ..training.data import ImageData
 from ..training.denoiser import DenoiserTask, Target, Times
 from ..training.finetune import init_from
+from ..training.plan import planned
 from ..training.task import Task
 from ..training.trainer import TrainerConfig, train
 from .choices import SCHEDULES, MeasurementOptions, NetworkName, ScheduleName, describe_network
 from .failures import fatal
 from .options import Folder, Model, N, Std, T
+from .reference import TrainReference, first_images
 
 Writer = Callable[[Path, dict[str, Any], torch.dtype], object]
 _Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
 _Network = Annotated[T, tyro.conf.arg(metavar="|".join((*get_args(NetworkName), "FILE.json")))]
 _PREVIEWED = 8  # images per preview
+_REFERENCE_IMAGES = 128
+_HOURS = 2.0  # on a CPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +62,8 @@ class Training(ABC):
 
     data: _Images[Path]  # Training images: a folder of png, jpg or webp files or of tar shards, or one tar.
     trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")]
+    # Duration, instead of --steps: a few steps are timed and a plan is printed. Default on a CPU: 2 hours.
+    hours: Annotated[float | None, tyro.conf.arg(metavar="HOURS")] = None
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
     crop: Literal["centre", "random"] = "centre"
     flip: bool = True  # Random horizontal flips.
@@ -77,11 +86,12 @@ class Training(ABC):
 
     def run(self) -> None:
         """Train, and write the model."""
-        config, (task, write) = self.trainer, self.plan()
-        data = self._images(self.data, Augmentation(self.flip, self.quarter_turns, config.seed))
+        task, write = self.plan()
+        data = self._images(self.data, Augmentation(self.flip, self.quarter_turns, self.trainer.seed))
         if data.bad:
             print(f"skipped {len(data.bad)} files: {', '.join(data.bad[:3])} ...", file=sys.stderr)
         held_out = None if self._held_out is None else ImageData.from_tensor(self._held_out)
+        config = self._planned(task, data)
         result = train(task, data, config, held_out)
         if result.is_main:
             about = asdict(config) | {"output": config.output.name, "data": data.describe()}
@@ -91,6 +101,20 @@ class Training(ABC):
                 print(f"the weights are averaged with decay {result.ema_decay}, of {config.decays}")
             write(config.output / "model", about, getattr(torch, self.weights))
             print(f"the model is in {config.output / 'model'}")
+
+    def _planned(self, task: Task, data: ImageData | RandomCrops) -> TrainerConfig:
+        """Return the trainer's settings, with a number of steps for the hours, and print the plan."""
+        config, hours = self.trainer, self.hours
+        has_steps = config.steps != TrainerConfig.steps
+        if hours is not None and has_steps:
+            raise ValueError("give --hours or --steps, not both: each sets the length of the training")
+        if hours is None and (has_steps or not (config.cpu or resolve_device("auto") == "cpu")):
+            return config
+        config, plan = planned(config, task, data, _HOURS if hours is None else hours)
+        print(plan, flush=True)
+        if self.validation is None and plan.warning is not None:
+            print(f"warning: {plan.warning}", file=sys.stderr, flush=True)
+        return config
 
     def _images(self, path: Path, augmentation: Augmentation) -> ImageData | RandomCrops:
         channels, height, width = self.image_shape
@@ -109,10 +133,7 @@ class Training(ABC):
         """Validation images, shape (N, C, H, W)."""
         if self.validation is None:
             return None
-        data = self._images(self.validation, Augmentation())
-        if isinstance(data, RandomCrops):
-            return data.fixed(self.validation_images)
-        return torch.stack([data[index] for index in range(min(len(data), self.validation_images))])
+        return first_images(self._images(self.validation, Augmentation()), self.validation_images)
 
     @property
     def _previewed(self) -> Tensor | None:
@@ -169,9 +190,20 @@ class TrainPrior(_TrainDenoiser):
             description=network,
             initial=initial,
         )
-        return task, lambda folder, about, dtype: save_model(
-            folder, task.network, task.model_config(about), dtype
-        )
+
+        def write(folder: Path, about: dict[str, Any], dtype: torch.dtype) -> None:
+            save_model(folder, task.network, task.model_config(about), dtype)
+            self._measure(folder)
+
+        return task, write
+
+    def _measure(self, folder: Path) -> None:
+        """Write the typicality reference, of validation images or, without any, of training images."""
+        images, prior = self._held_out, load_model_prior(folder)
+        if images is None:
+            images = first_images(self._images(self.data, Augmentation()), _REFERENCE_IMAGES)
+        with suppress(ValueError):  # too few images
+            TypicalityReference.measure(prior, images, prior_hash(prior)).write(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +308,7 @@ class Train:
         Annotated[TrainPrior, tyro.conf.subcommand("prior")]
         | Annotated[TrainInference, tyro.conf.subcommand("inference")]
         | Annotated[TrainConditional, tyro.conf.subcommand("conditional")]
+        | Annotated[TrainReference, tyro.conf.subcommand("reference")]
     )
 
     def run(self) -> None:

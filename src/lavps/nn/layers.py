@@ -107,7 +107,9 @@ class TimeEmbedding(nn.Module):
         super().__init__()
         # Saved with the weights, so that checkpoints do not depend on this definition.
         self.frequencies: Tensor
-        self.register_buffer("frequencies", torch.logspace(-3, 5, frequencies, base=2.0))
+        # Never on the meta device, where logspace imports sympy: half a second of every start.
+        spaced = torch.logspace(-3, 5, frequencies, base=2.0, device="cpu")
+        self.register_buffer("frequencies", spaced)
         self.project = nn.Linear(2 * frequencies, width, bias=False)
 
     def forward(self, t: Tensor) -> Tensor:

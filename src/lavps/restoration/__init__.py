@@ -1,7 +1,8 @@
 """Restoration of image files with diffusion priors, for images of any size."""
 
+from .config import RestorationConfig
 from .forecast import RunForecast
-from .job import FileRestorer, RestorationConfig
+from .job import FileRestorer
 from .manifest import Manifest
 from .restorer import Restorer, restore
 from .spec import MeasuredFile, MeasurementSpec

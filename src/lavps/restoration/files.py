@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,11 @@ from ..checkpoints.hashes import tensors_hash
 from ..image_formats import DEFAULT_SUFFIX, SUFFIXES
 from ..io.encode import encode_image
 from ..io.image import ImageFile
-from ..samplers import Posterior
+from ..samplers import Posterior, PosteriorMean
 from ..samplers.base import Step
 from ..samplers.posterior import OutOfDistributionWarning
+from ..samplers.state import StateStore
+from .manifest import assessment
 from .panels import Panel, comparison, picture_panel, uncertainty_panel
 from .restorer import Restorer
 from .spec import MeasuredFile
@@ -63,6 +66,11 @@ class RestoredFile:
         return self.posterior.samples[0].cpu()
 
     @property
+    def is_mean(self) -> bool:
+        """Whether the one sample is an estimate of the posterior mean."""
+        return self.posterior.sampler == PosteriorMean.__name__
+
+    @property
     def samples_sha256(self) -> str:
         """Hash of the samples, bit by bit."""
         return tensors_hash({"samples": self.samples})
@@ -72,6 +80,22 @@ class RestoredFile:
         """Acceptance rate of the safeguard; None if it made no decisions."""
         share = self.posterior.trace.acceptance
         return None if share != share else share
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Misfits, their assessment, costs and the hash of the samples, for the manifest."""
+        trace = self.posterior.trace
+        return {
+            "chi_square": self.chi_square,
+            "verdict": assessment(self.chi_square, self.measured.measuring.noise or 0.0, self.is_mean),
+            "acceptance": self.acceptance,
+            "forwards": trace.forwards,
+            "backwards": trace.backwards,
+            "model_forwards": trace.model_forwards,
+            "seconds": trace.seconds,
+            "advice": trace.advice,
+            "samples_sha256": self.samples_sha256,
+        }
 
     def outputs(self, stem: str, suffix: str) -> dict[str, bytes]:
         """Return name and content of every file but the manifest."""
@@ -99,7 +123,8 @@ class RestoredFile:
                 observed = observed.reshape(-1, *observed.shape[-2:])[:1]
             remark = f"{' x '.join(map(str, problem.y.shape[2:]))} pixels"
             panels.append(picture_panel(problem.y[0], "measurement", remark, observed))
-        panels.append(picture_panel(shown[0], "restored: one sample", f"{size} pixels"))
+        shows = "posterior mean" if self.is_mean else "one sample"
+        panels.append(picture_panel(shown[0], f"restored: {shows}", f"{size} pixels"))
         if count > 1:
             caption = f"restored: mean of {count} samples"
             panels.append(picture_panel(shown.mean(0), caption, f"{size} pixels"))
@@ -129,6 +154,7 @@ def restore_files(
     batch_size: int | None = None,
     device: str | torch.device = "cpu",
     callback: Callable[[Step], bool | None] | None = None,
+    store: StateStore | None = None,
 ) -> list[RestoredFile]:
     """Sample the posteriors of several files in one batch (:mod:`~lavps.restoration.stacking`).
 
@@ -142,6 +168,7 @@ def restore_files(
         batch_size: Samples per batch, over all files; default all.
         device: Device of the computation.
         callback: Callback of :meth:`lavps.MGDM.sample`.
+        store: Storage of the run's state.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutOfDistributionWarning)
@@ -152,6 +179,7 @@ def restore_files(
             items=[ITEM] * len(measured),
             batch_size=batch_size,
             callback=callback,
+            store=store,
         )
     assert posterior.samples is not None
     misfits = [one.chi_square(rows.cpu()) for one, rows in zip(measured, posterior.samples, strict=True)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["RunForecast", "evaluation_seconds", "forecast", "in_words"]
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -39,6 +39,8 @@ class RunForecast:
         samples: Number of samples.
         total: Denoiser evaluations on windows of all samples, with those that backward passes repeat.
         seconds: Predicted seconds; None if they are unknown.
+        done: Evaluations, as in ``total``, of an interrupted run that is continued.
+        doubts: Probable mistakes in the request (:mod:`~lavps.restoration.doubts`).
     """
 
     content: str
@@ -51,6 +53,8 @@ class RunForecast:
     samples: int
     total: int
     seconds: float | None
+    done: int = 0
+    doubts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{self.content}, {self.task}, noise {self.noise}", f"{self.measured} -> {self.restored}"]
@@ -61,7 +65,14 @@ class RunForecast:
             parts.append(f"{self.samples} samples")
         if self.seconds is not None:
             parts.append(f"about {in_words(self.seconds)}")
-        return "; ".join(parts)
+        if self.done:
+            parts.append(f"continues an interrupted run, of which {self.done / self.total:.0%} is done")
+        return "\n  warning: ".join(["; ".join(parts), *self.doubts])
+
+    def continued(self, done: int) -> RunForecast:
+        """Return the forecast of the rest of a run, after this many evaluations."""
+        rest = 1.0 - done / self.total
+        return replace(self, done=done, seconds=None if self.seconds is None else rest * self.seconds)
 
 
 def in_words(seconds: float) -> str:

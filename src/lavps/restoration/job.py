@@ -1,105 +1,38 @@
-"""A job of restoration: the configuration in plain values, and the object that restores them.
+"""Restoration of files: the models of a configuration, loaded once, and one file after another.
 
-A :class:`RestorationConfig` pickles. A :class:`FileRestorer` loads its models once and restores one file
-after another. A command, a service or a worker of a cluster makes one and gives it files.
+A command makes a :class:`FileRestorer` and gives it files.
 """
 
 from __future__ import annotations
 
-__all__ = ["FileRestorer", "RestorationConfig"]
+__all__ = ["FileRestorer"]
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from ..checkpoints import local_copy
+from ..checkpoints.hashes import file_hash
+from ..evaluation.typicality import TypicalityReference
 from ..io.atomic import write_atomically
 from ..priors import LatentPrior
-from ..priors.precision import Precision
-from ..samplers import Settings
 from ..samplers.base import Step
-from .degraded import script_of
-from .files import ITEM, RestoredFile, named, output_names, restore_files, suffix_for
+from .checks import health, typicality
+from .config import RestorationConfig
+from .doubts import doubts
+from .files import RestoredFile, named, output_names, restore_files, suffix_for
 from .forecast import RunForecast, evaluation_seconds, forecast
-from .manifest import Manifest, assessment, file_record, model_record, versions
+from .manifest import Manifest
 from .memory import BatchLimits, within_memory
 from .pacing import PassTimes, within_budget
-from .presets import Quality, chosen, front_for
+from .presets import chosen, front_for
 from .preview import Preview, preview_name
+from .request import differences, request_key, requested
 from .restorer import Restorer
-from .schedules import TunedSchedule
-from .spec import MeasuredFile, MeasurementSpec
-
-
-@dataclass(frozen=True)
-class RestorationConfig:
-    """Configuration of a restoration.
-
-    Attributes:
-        prior: Model folder, checkpoint of another library, or Hub id.
-        model: Folder or Hub id of an inference model.
-        measuring: Measurement of the files.
-        samples: Number of samples per file.
-        seed: Seed of the sampler's noise.
-        settings: Settings of the sampler, instead of the next four.
-        schedule: Learned schedule, instead of the next three.
-        quality: "fast", "balanced" or "best"; default "balanced".
-        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
-        budget: Seconds per file, instead of a quality.
-        batch_size: Samples per batch; default all. When memory runs out, this and the next are halved.
-        tile_batch: Windows per denoiser call.
-        device: Device of the computation.
-        label: Class, for a class-conditional prior of another library.
-        precision: Precision of the prior's network.
-        compiled: Whether the prior's network is compiled.
-
-    Example:
-        >>> spec = MeasurementSpec("sr4", noise=0.02)
-        >>> RestorationConfig("zoo/faces64", measuring=spec, samples=4).quality is None
-        True
-    """
-
-    prior: str
-    model: str | None = None
-    measuring: MeasurementSpec = MeasurementSpec()
-    samples: int = 1
-    seed: int = 0
-    settings: Settings | None = None
-    schedule: TunedSchedule | None = None
-    quality: Quality | None = None
-    evaluations: int | None = None
-    budget: float | None = None
-    batch_size: int | None = None
-    tile_batch: int = 16
-    device: str = "cpu"
-    label: int | None = None
-    precision: Precision = "fp32"
-    compiled: bool = False
-
-    def __post_init__(self) -> None:
-        if self.samples < 1 or self.tile_batch < 1 or (self.batch_size or 1) < 1:
-            raise ValueError("samples, batch_size and tile_batch must be at least 1")
-        costs = (self.schedule, self.quality, self.evaluations, self.budget)
-        if sum(given is not None for given in costs) > 1:
-            raise ValueError("give one of --quality, --evaluations, --schedule and --budget")
-        if self.schedule is not None and self.model is not None:
-            raise ValueError("give --schedule or --inference-model: a learned schedule uses no model")
-
-    def load(self, settings: Settings | None = None) -> Restorer:
-        """Load the models, with other settings if they are given."""
-        return Restorer.load(
-            self.prior,
-            self.model,
-            settings or self.settings,
-            self.device,
-            self.tile_batch,
-            self.label,
-            self.precision,
-            self.compiled,
-        )
+from .resume import RunFile, state_name
+from .spec import MeasuredFile
 
 
 class FileRestorer:
@@ -122,7 +55,7 @@ class FileRestorer:
         """Return size, cost and predicted time of a restoration, without sampling."""
         measured = self.job.measuring.read(file, self.restorer.image_shape)
         restorer, how, _ = self._equipped(measured)
-        return self._forecast(measured, restorer, how)
+        return self._forecast(file, measured, restorer, how)
 
     def restore(
         self,
@@ -148,9 +81,18 @@ class FileRestorer:
         job = self.job
         measured = job.measuring.read(file, self.restorer.image_shape)
         restorer, how, notes = self._equipped(measured)
-        if announce is not None:
-            announce(self._forecast(measured, restorer, how))
         folder, stem = named(output, file)
+
+        def request(at_once: BatchLimits) -> Manifest:
+            hashes, settings = self.restorer.hashes, restorer.settings
+            return requested(job, hashes, file, folder, measured, settings, how, at_once)
+
+        def state(at_once: BatchLimits) -> RunFile | None:
+            name = folder / state_name(stem)
+            return None if output is None else RunFile(name, request_key(request(at_once)))
+
+        if announce is not None:
+            announce(self._rest(self._forecast(file, measured, restorer, how), state(self._at_once)))
         preview = None
         if output is not None:
             preview = Preview(folder / preview_name(stem), measured.like, restorer.pictures)
@@ -162,8 +104,11 @@ class FileRestorer:
 
         def attempt(at_once: BatchLimits) -> RestoredFile:
             equipped = replace(restorer, tile_batch=at_once.windows, progress=progress)
-            rows, device = at_once.rows, job.device
-            return restore_files(equipped, [measured], job.samples, [job.seed], rows, device, after)[0]
+            rows, seeds, stored = at_once.rows, [job.seed], state(at_once)
+            with nullcontext() if stored is None else stored.kept():
+                return restore_files(
+                    equipped, [measured], job.samples, seeds, rows, job.device, after, stored
+                )[0]
 
         try:
             restored, at_once = within_memory(attempt, self._at_once)
@@ -173,12 +118,17 @@ class FileRestorer:
         if at_once != self._at_once:
             notes.append(f"memory ran out: {at_once.rows} sample(s), {at_once.windows} window(s) at a time")
         self._at_once = at_once  # also for the next files
+        if restored.is_mean:
+            notes.append(
+                "an estimate of the posterior mean, smoother than any sample: more --evaluations give one"
+            )
+        elif job.samples == 1:
+            notes.append("one sample is one plausible image: draw more with --samples to see the uncertainty")
         suffix = suffix_for(file, measured.like)
         contents = {} if output is None else restored.outputs(stem, suffix)
-        if job.samples == 1:
-            notes.append("one sample is one plausible image: draw more with --samples to see the uncertainty")
         manifest = replace(
-            self._manifest(file, folder, restored, restorer.settings, how),
+            request(at_once),
+            result=restored.result | self._checks(restored),
             outputs={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
             notes=[*measured.notes, *notes],
         )
@@ -186,12 +136,58 @@ class FileRestorer:
             contents[output_names(stem, suffix, 1)[-1]] = manifest.encode()
         for name, content in contents.items():
             write_atomically(folder / name, content)
+        if (stored := state(at_once)) is not None:
+            stored.remove()
         return restored, manifest
 
-    def _forecast(self, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]) -> RunForecast:
+    def _checks(self, restored: RestoredFile) -> dict[str, str]:
+        """Return the typicality of the first sample, and the health of the sampler, in words."""
+        prior, shape = self.restorer.prior, self.restorer.image_shape
+        checks = {"health": health(restored.samples)}
+        if restored.is_mean or isinstance(prior, LatentPrior):
+            return checks
+        reference = TypicalityReference.read(local_copy(self.job.prior), self.restorer.hashes[0])
+        sample = restored.samples[0].to(self.job.device)
+        return checks | {"typicality": typicality(prior, reference, sample, shape)}
+
+    def is_restored(self, file: Path, output: Path) -> bool:
+        """Return whether a run with these settings has already written all outputs of a file.
+
+        Raises:
+            ValueError: The outputs are those of other settings, or of another input.
+        """
+        folder, stem = named(output, file)
+        path = folder / output_names(stem, "", 1)[-1]
+        if not path.exists():
+            return False
+        written = Manifest.read(path)
+        try:
+            measured = self.job.measuring.read(file, self.restorer.image_shape)
+        except (OSError, ValueError):  # which its restoration reports
+            return False
+        restorer, how, _ = self._equipped(measured)
+        hashes, settings = self.restorer.hashes, restorer.settings
+        request = requested(self.job, hashes, file, folder, measured, settings, how, self._at_once)
+        if different := differences(written, request):
+            raise ValueError(
+                f"{path} holds results of other settings ({', '.join(different)}): choose another folder, "
+                "or give --overwrite to replace them"
+            )
+        outputs = [(folder / name, digest) for name, digest in written.outputs.items()]
+        return all(path.is_file() and file_hash(path) == digest for path, digest in outputs)
+
+    def _rest(self, whole: RunForecast, stored: RunFile | None) -> RunForecast:
+        """Return the forecast of what is left of an interrupted run, or of the whole run."""
+        state = None if stored is None else stored.load()
+        return whole if state is None else whole.continued(state.evaluations * whole.windows)
+
+    def _forecast(
+        self, file: Path, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]
+    ) -> RunForecast:
         job, shape = self.job, measured.problem.image_shape
+        found = tuple(doubts(file, measured, restorer.image_shape))
         if isinstance(restorer.prior, LatentPrior):  # the decoder's share is unknown
-            return forecast(restorer, measured, job.samples, None)
+            return replace(forecast(restorer, measured, job.samples, None), doubts=found)
         if shape not in self._evaluation_seconds:
 
             def timed(at_once: BatchLimits) -> float:
@@ -201,7 +197,8 @@ class FileRestorer:
             self._evaluation_seconds[shape], self._at_once = within_memory(timed, self._at_once)
         expected = forecast(restorer, measured, job.samples, self._evaluation_seconds[shape])
         predicted = how.get("predicted_seconds")
-        return replace(expected, seconds=predicted) if isinstance(predicted, float) else expected
+        seconds = predicted if isinstance(predicted, float) else expected.seconds
+        return replace(expected, seconds=seconds, doubts=found)
 
     def _equipped(self, measured: MeasuredFile) -> tuple[Restorer, Mapping[str, object], list[str]]:
         """Return the restorer with the settings of this file, how they were chosen, and notes."""
@@ -232,55 +229,3 @@ class FileRestorer:
         cheapest = f"no settings fit {job.budget:g} s: the cheapest were taken, about {seconds[index]:.2g} s"
         within = {"budget": job.budget, "predicted_seconds": seconds[index]}
         return self.restorer.using(front[index]), within, [] if fits else [cheapest]
-
-    def _manifest(
-        self, file: Path, folder: Path, restored: RestoredFile, settings: Settings, how: Mapping[str, object]
-    ) -> Manifest:
-        job, measured, trace = self.job, restored.measured, restored.posterior.trace
-        spec, hashes = measured.measuring, self.restorer.hashes
-        return Manifest(
-            input={
-                **(file_record(file, folder) or {}),
-                "sha256": measured.sha256,
-                "measurement_shape": list((measured.grey or measured.problem).y.shape[1:]),
-            },
-            measurement={
-                "task": spec.task,
-                "script": file_record(script_of(spec.task), folder),
-                "noise": spec.noise,
-                "noise_uncertainty": None if measured.estimate is None else measured.estimate.uncertainty,
-                "keep_known": spec.keep_known,
-                "mask": file_record(spec.mask, folder),
-                "kernel": file_record(spec.kernel, folder),
-                "drawn": None if spec.drawn is None else asdict(spec.drawn),
-                "image_shape": list(measured.problem.image_shape),
-            },
-            prior=model_record(job.prior, hashes[0], folder) or {},
-            model=model_record(job.model, hashes[1], folder),
-            settings=settings.to_dict(),
-            sampling={
-                "samples": job.samples,
-                "seed": job.seed,
-                "item": ITEM,
-                "batch_size": self._at_once.rows,
-                "tile_batch": self._at_once.windows,
-                "label": job.label,
-                "precision": job.precision,
-                "compiled": job.compiled,
-                **how,
-            },
-            machine={"device": job.device, "threads": torch.get_num_threads(), "versions": versions()},
-            result={
-                "chi_square": restored.chi_square,
-                "verdict": assessment(restored.chi_square, spec.noise or 0.0),
-                "acceptance": restored.acceptance,
-                "forwards": trace.forwards,
-                "backwards": trace.backwards,
-                "model_forwards": trace.model_forwards,
-                "seconds": trace.seconds,
-                "advice": trace.advice,
-                "samples_sha256": restored.samples_sha256,
-            },
-            outputs={},
-            notes=[],
-        )

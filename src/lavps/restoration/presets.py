@@ -29,7 +29,8 @@ prior MGDM and LAVPS take five gradients per step with Adam: a data step would n
 decoder.
 
 In place of a quality, a number of denoiser evaluations may be given: the balanced settings, with as many
-steps as fit.
+steps as fit. Without a model, one evaluation gives an estimate of the posterior mean
+(:class:`~lavps.samplers.PosteriorMean`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from typing import Any, Literal, get_args
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
-from ..samplers import MGDM, WienerPIR
+from ..samplers import MGDM, PosteriorMean, WienerPIR
 from ..samplers.settings import UNBOUND, Settings
 
 Quality = Literal["fast", "balanced", "best"]
@@ -128,6 +129,7 @@ _DEFAULTS: dict[bool, tuple[Settings, ...]] = {
     ),
 }
 BALANCED = _DEFAULTS[False][1]
+_MEAN = Settings(PosteriorMean(UNBOUND))
 _LATENT: dict[bool, tuple[Settings, ...]] = {
     False: tuple(_mgdm(steps, Gradient(_LATENT_STEPS)) for steps in (25, 50, 100)),
     True: (
@@ -187,7 +189,8 @@ def chosen(
         quality: "fast" for the cheapest entry, "best" for the last, "balanced" for the middle of a front
             without scores, else the cheapest with three quarters of the improvement from the worst to the
             best score; default "balanced".
-        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
+        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for the
+            posterior mean.
 
     Raises:
         ValueError: Both are given, or there are too few evaluations for a run.
@@ -197,6 +200,8 @@ def chosen(
     if quality is not None:
         raise ValueError("give a quality or a number of evaluations, not both: each sets the cost")
     settings = _of_quality(front, "balanced").settings
+    if evaluations == 1 and not settings.models:
+        return FrontEntry.counted(_MEAN)
 
     def forwards(steps: int) -> float:
         try:

@@ -10,6 +10,7 @@ __all__ = ["Restorer", "restore"]
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +31,7 @@ from ..problem import InverseProblem
 from ..samplers import Posterior, Sampler, Settings
 from ..samplers.base import Step
 from ..samplers.entry import check_images
+from ..samplers.state import StateStore
 from ..tiling.tiled import TiledPrior, tiled_model
 from .pacing import PassTimes
 from .presets import FrontEntry, Quality, chosen, front_for
@@ -96,7 +98,7 @@ class Restorer:
             settings = chosen(front).settings
         return cls(loaded, settings, warm, tile_batch=tile_batch)
 
-    @property
+    @cached_property
     def hashes(self) -> tuple[str | None, str | None]:
         """Hashes of the weights of prior and model."""
         return prior_hash(self.prior), None if self.model is None else weights_hash(self.model)
@@ -144,6 +146,7 @@ class Restorer:
         items: Sequence[int] | None = None,
         batch_size: int | None = None,
         callback: Callable[[Step], bool | None] | None = None,
+        store: StateStore | None = None,
     ) -> Posterior:
         """Sample the posterior; the arguments are those of :meth:`lavps.MGDM.sample`.
 
@@ -155,7 +158,13 @@ class Restorer:
         if self.progress is not None and self._window(problem.image_shape) is None:
             callback = _reporting(self.progress, callback)
         posterior = self.sampler(problem.image_shape).sample(
-            problem, samples, seed=seed, items=items, batch_size=batch_size, callback=callback
+            problem,
+            samples,
+            seed=seed,
+            items=items,
+            batch_size=batch_size,
+            callback=callback,
+            store=store,
         )
         if not isinstance(self.prior, LatentPrior):
             return posterior
@@ -219,7 +228,8 @@ def restore(
         samples: Number of samples per item.
         model: Inference model of this prior.
         quality: "fast", "balanced" or "best" (:mod:`~lavps.restoration.presets`); default "balanced".
-        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
+        evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for an
+            estimate of the posterior mean.
         seed: Seed of the sampler's noise.
 
     Raises:

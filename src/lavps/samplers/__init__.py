@@ -7,6 +7,7 @@ from .ddnm import DDNM
 from .diffpir import DiffPIR, WienerPIR
 from .dps import DPS
 from .gibbs import LAVPS, MGDM
+from .mean import PosteriorMean
 from .mgps import MGPS
 from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .mmps import MMPS, PiGDM
@@ -36,6 +37,7 @@ __all__ = [
     "PiGDM",
     "Posterior",
     "PosteriorDenoiser",
+    "PosteriorMean",
     "PreviousMidpoint",
     "RunningStatistics",
     "Sampler",

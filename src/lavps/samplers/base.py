@@ -12,8 +12,8 @@ __all__ = ["Cancelled", "NonFiniteError", "Progress", "Run", "Sampler", "Step"]
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import torch
@@ -28,6 +28,7 @@ from ..variational import Context, Objective
 from .collect import Collector, Progress, StepRecord
 from .entry import check_images, precision_error
 from .posterior import OutOfDistributionWarning, Posterior
+from .state import SamplerState, StateStore
 
 # Noise of one step's inner problems is indexed by repetition * _STRIDE + number of the evaluation.
 _STRIDE = 1 << 20
@@ -63,11 +64,15 @@ class Run:
         prior: Prior, with its evaluations counted.
         problem: Inverse problem, one item per row.
         noise: Noise streams, one per row.
+        taken: Number of steps taken before this run, which continues another.
+        state: State after these steps; empty if there are none.
     """
 
     prior: CountingPrior
     problem: InverseProblem | Unconditional
     noise: NoiseStreams
+    taken: int = 0
+    state: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def measured(self) -> InverseProblem:
@@ -179,7 +184,12 @@ class Sampler(ABC):
         streams = NoiseStreams.from_seed(len(problem), seed, items, num_samples)
         yield from self._iterate(problem.repeat(num_samples), streams)
 
-    def _iterate(self, problem: InverseProblem | Unconditional, streams: NoiseStreams) -> Iterator[Step]:
+    def _iterate(
+        self,
+        problem: InverseProblem | Unconditional,
+        streams: NoiseStreams,
+        state: SamplerState | None = None,
+    ) -> Iterator[Step]:
         if torch.is_inference_mode_enabled():
             raise RuntimeError(
                 "samplers differentiate through the denoiser, which torch.inference_mode() forbids: "
@@ -188,8 +198,11 @@ class Sampler(ABC):
         denoiser = self.denoiser_of(problem)
         check_images(problem, denoiser)
         run = Run(CountingPrior(denoiser), problem, streams)
+        if state is not None and state.records:
+            tensors = {name: tensor.to(problem.like.device) for name, tensor in state.tensors.items()}
+            run = replace(run, taken=len(state.records), state=tensors)
         steps, total, rows = self.steps(run), self.total_steps, len(problem)
-        for index in range(total):
+        for index in range(run.taken, total):
             forwards, backwards, start = run.prior.forwards, run.prior.backwards, time.perf_counter()
             try:
                 progress = next(steps)
@@ -209,6 +222,20 @@ class Sampler(ABC):
                 time.perf_counter() - start,
             )
 
+    def _chunk(
+        self,
+        problem: InverseProblem | Unconditional,
+        streams: NoiseStreams,
+        state: SamplerState,
+        report: Callable[[Step, SamplerState], None],
+    ) -> tuple[Tensor, tuple[StepRecord, ...]]:
+        """Return the samples and the steps of a chunk, started or continued; report every new step."""
+        records = state.records
+        for step in self._iterate(problem, streams, state):
+            records += (StepRecord.from_progress(step.progress, step.forwards, step.backwards, step.seconds),)
+            report(step, SamplerState(state.finished, len(problem), step.progress.state or {}, records))
+        return step.x_0, records
+
     @torch.no_grad()
     def sample(
         self,
@@ -222,6 +249,7 @@ class Sampler(ABC):
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
         progress: bool = False,
         callback: Callable[[Step], bool | None] | None = None,
+        store: StateStore | None = None,
     ) -> Posterior:
         """Draw samples from the posterior of every item.
 
@@ -237,6 +265,7 @@ class Sampler(ABC):
             quantiles: Levels estimated when streaming.
             progress: Whether a progress bar with an ETA is shown.
             callback: Function called after every step; a true return value raises :class:`Cancelled`.
+            store: Storage of the run's state, from which it continues; samples must be kept.
 
         Warns:
             OutOfDistributionWarning: The safeguard rejected many predictions of the inference model.
@@ -245,24 +274,35 @@ class Sampler(ABC):
         rows = torch.arange(len(problem)).repeat_interleave(num_samples)
         chunks = torch.split(rows, batch_size or len(rows))
         collector = Collector(len(problem), keep_samples, quantiles, self.name)
+        state = (None if store is None else store.load()) or SamplerState()
         bar = tqdm(total=len(chunks) * self.total_steps, desc=self.name, disable=not progress, unit="step")
+        start = 0
+
+        def report(step: Step, reached: SamplerState) -> None:
+            bar.update()
+            if callback is not None and callback(step):
+                raise Cancelled(f"cancelled after step {step.index + 1} of {step.total}")
+            unfinished = step.index + 1 < step.total and step.progress.state is not None
+            if store is not None and unfinished:
+                store.save(reached)
+
         with bar:
-            start = 0
-            for chunk in chunks:
+            for number, chunk in enumerate(chunks):
                 part = streams.select(range(start, start + len(chunk)))
                 start += len(chunk)
-                records = []
                 rows_of_chunk = problem.select(chunk)
-                for step in self._iterate(rows_of_chunk, part):
-                    bar.update()
-                    if callback is not None and callback(step):
-                        raise Cancelled(f"cancelled after step {step.index + 1} of {step.total}")
-                    records.append(
-                        StepRecord.from_progress(step.progress, step.forwards, step.backwards, step.seconds)
-                    )
-                collector.add(step.x_0, chunk, records)
+                if number < len(state.finished):
+                    x_0, records = state.finished[number]
+                    x_0 = x_0.to(problem.like.device)
+                    bar.update(len(records))
+                else:
+                    x_0, records = self._chunk(rows_of_chunk, part, state, report)
+                    if store is not None:
+                        state = SamplerState((*state.finished, (x_0, records)))
+                        store.save(state)
+                collector.add(x_0, chunk, records)
                 if isinstance(rows_of_chunk, InverseProblem):
-                    collector.misfits.append(rows_of_chunk.chi_square(step.x_0))
+                    collector.misfits.append(rows_of_chunk.chi_square(x_0))
         posterior = collector.posterior(num_samples)
         if posterior.trace.advice is not None:
             warnings.warn(posterior.trace.advice, OutOfDistributionWarning, stacklevel=3)  # past no_grad

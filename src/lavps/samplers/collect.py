@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["Collector", "Progress", "StepRecord"]
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ class Progress:
         loss: Objective per row, if there is one.
         accepted: Safeguard decision per row, if there was one.
         model_forwards: Forward passes of the inference model.
+        state: Tensors that the next step needs, in a sampler that can resume; they are kept unchanged.
     """
 
     t: Tensor
@@ -31,6 +32,7 @@ class Progress:
     loss: Tensor | None = None
     accepted: Tensor | None = None
     model_forwards: int = 0
+    state: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -77,13 +77,14 @@ class DenoisingSampler(Sampler):
 
     def steps(self, run: Run) -> Iterator[Progress]:
         """K evaluations, from t_K = 1 down to t_1; the last estimate is the sample."""
-        grid, x = self.times(run.prior.schedule), run.initial()
-        for k in range(self.num_steps, 0, -1):
+        grid = self.times(run.prior.schedule)
+        x = run.state["x_t"] if run.state else run.initial()
+        for k in range(self.num_steps - run.taken, 0, -1):
             x_0 = self.estimate(run, x, grid[k], k)
             if k > 1:
                 kernel = self.transition(run.prior.schedule, x_0, x, grid[k - 1], grid[k])
                 x = kernel.sample(run.normal(Purpose.DDIM, k))
-            yield Progress(grid[k], x_0)
+            yield Progress(grid[k], x_0, state={"x_t": x})
 
 
 @dataclass(frozen=True)

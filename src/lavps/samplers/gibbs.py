@@ -121,10 +121,13 @@ class MGDM(Sampler):
     def steps(self, run: Run) -> Iterator[Progress]:
         """Algorithm 2."""
         grid, schedule = time_grid(self.num_steps, self.grid_power), run.prior.schedule
-        x_t = run.initial()
-        x_0 = run.prior.denoise(x_t, grid[-1])
-        accepted: Tensor | None = None
-        for k in range(self.num_steps - 1, 1, -1):
+        accepted = run.state.get("accepted")
+        if run.state:
+            x_t, x_0 = run.state["x_t"], run.state["x_0"]
+        else:
+            x_t = run.initial()
+            x_0 = run.prior.denoise(x_t, grid[-1])
+        for k in range(self.num_steps - 1 - run.taken, 1, -1):
             t, u, x_u = grid[k], grid[k + 1], x_t
             s = self.midpoint.draw(grid, k, partial(run.noise.uniform, Purpose.MIDPOINT, k))
             x_t = bridge(schedule, x_0, x_u, as_time(0.0), t, u).sample(run.normal(Purpose.TRANSITION, k))
@@ -132,7 +135,8 @@ class MGDM(Sampler):
             drawn = self.repeat(run, context, x_u, u, k, accepted)
             x_0, x_t, midpoint = drawn.x_0, drawn.x_t, drawn.midpoint
             accepted = accepted if midpoint.accepted is None else midpoint.accepted
-            yield Progress(t, x_0, midpoint.loss, midpoint.accepted, midpoint.model_forwards)
+            state = {"x_t": x_t, "x_0": x_0} | ({} if accepted is None else {"accepted": accepted})
+            yield Progress(t, x_0, midpoint.loss, midpoint.accepted, midpoint.model_forwards, state)
 
     def repeat(
         self, run: Run, context: Context, x_u: Tensor, u: Tensor, index: int, accepted: Tensor | None = None

@@ -42,6 +42,7 @@ from .ddnm import DDNM
 from .diffpir import DataStepSampler, DiffPIR, WienerPIR
 from .dps import DPS
 from .gibbs import MGDM
+from .mean import PosteriorMean
 from .mgps import MGPS
 from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .mmps import MMPS, PiGDM
@@ -52,8 +53,11 @@ from .tuned import TunedPIR
 
 _SAMPLERS: dict[str, type[Sampler]] = {
     cls.__name__: cls
-    for cls in (MGDM, MGPS, WienerPIR, TunedPIR, DiffPIR, DAPS, DDNM, PiGDM, MMPS, DPS, DDIM, Supervised)
-}
+    for cls in (
+        MGDM, MGPS, WienerPIR, TunedPIR, PosteriorMean,
+        DiffPIR, DAPS, DDNM, PiGDM, MMPS, DPS, DDIM, Supervised,
+    )
+}  # fmt: skip
 _PARTS: dict[str, type] = {
     cls.__name__: cls
     for cls in (
@@ -166,6 +170,8 @@ class Settings:
         sampler = self.template
         if isinstance(sampler, TunedPIR):
             raise ValueError("a learned schedule has its own number of evaluations: tune another one")
+        if isinstance(sampler, PosteriorMean):
+            raise ValueError("the posterior mean takes one denoiser evaluation: use another sampler")
         if isinstance(sampler, MGDM | MGPS):
             bare = replace(sampler, num_steps=num_steps, guidance=Gradient())
             return Settings(replace(bare, guidance=sampler.guidance.reached(bare.guided_times)))
@@ -247,7 +253,7 @@ def _accepted_step(name: str, value: Any) -> Any:
 @lru_cache(maxsize=256)
 def _counts(settings: Settings) -> EvaluationCounts:
     """Count evaluations in a run on a problem of 64 pixels."""
-    if isinstance(settings.template, DataStepSampler | TunedPIR):
+    if isinstance(settings.template, DataStepSampler | TunedPIR | PosteriorMean):
         forwards = settings.num_steps * getattr(settings.template, "denoising_steps", 1)
         return EvaluationCounts(forwards, 0, 0, 0, 0, settings.num_steps)
     denoiser, accepted = _CountedDenoiser(), cast(MidpointModel, lambda context: context.bridge)

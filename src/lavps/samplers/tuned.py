@@ -169,8 +169,8 @@ class TunedPIR(Sampler):
         start, properties = self._start(run, depend)
         levels, data_levels, relaxations, kept, fresh = numbers(properties)
         count = len(levels)
-        x = start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
-        for k in range(count):
+        x = run.state["x"] if run.state else start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
+        for k in range(run.taken, count):
             last, index = k == count - 1, count - k
             t = schedule.time(levels[k])
             x_0 = run.prior.denoise(per_sample(schedule.alpha(t), x) * x, t)
@@ -183,7 +183,7 @@ class TunedPIR(Sampler):
             predicted = (x - estimate) / per_sample(levels[k], x)
             noise = a * predicted + b * run.normal(Purpose.DDIM, index)
             x = estimate + per_sample(levels[k + 1], x) * noise
-            yield Progress(t.detach(), estimate)
+            yield Progress(t.detach(), estimate, state={"x": x})
 
     def properties(self, run: Run) -> Properties:
         """Return the properties of a run's problems."""

@@ -24,7 +24,7 @@ from ...io.encode import encode_image
 from ...io.image import ImageFile
 from ...operators.registry import family_from
 from ...problem import GaussianNoise, InverseProblem
-from ...restoration.job import RestorationConfig
+from ...restoration.config import RestorationConfig
 from ...restoration.pacing import PassTimes
 from ...restoration.spec import DEFAULT_NOISE
 from .costs import MachineProfile

@@ -22,8 +22,8 @@ from pathlib import Path
 from ...checkpoints import load_prior, local_copy
 from ...checkpoints.hashes import file_hash
 from ...priors import LatentPrior
+from ...restoration.config import RestorationConfig
 from ...restoration.degraded import DegradedRecord, script_of
-from ...restoration.job import RestorationConfig
 from ...restoration.presets import Quality, chosen, front_for
 from ...samplers import Settings
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from lavps.benchmark import Benchmark, MeasurementSet, MeasurementSettings, Models, Runner
+from lavps.benchmark.models import Precision
 from lavps.checkpoints.folder import read_config
 from lavps.evaluation import LPIPS
 from lavps.training.data import ImageData
@@ -40,6 +41,10 @@ class Study:
     """Folder of the pages."""
     scale: Scale = "small"
     """small: 64 x 64 faces on a CPU; natural: natural images of that size; paper: FFHQ at 256 x 256 on a GPU."""
+    prior_name: str | None = None
+    """Name of the prior in the zoo; default that of the scale."""
+    precision: Precision = "bf16"
+    """Precision of the networks."""
     device: str = "cpu"
     """Device of the computation."""
     batch_size: int = 8
@@ -52,7 +57,7 @@ class Study:
     @property
     def prior(self) -> Path:
         """Return the folder of the prior."""
-        return self.zoo / PRIORS[self.scale]
+        return self.zoo / (self.prior_name or PRIORS[self.scale])
 
     def model(self, task: str) -> str:
         """Return the folder of the inference model of a task."""
@@ -70,7 +75,7 @@ class Study:
             folder.mkdir(parents=True)
             with tarfile.open(archive) as file:
                 file.extractall(folder, filter="data")
-        benchmark = Benchmark.create(folder, task, noise, str(self.prior), 0, "bf16")
+        benchmark = Benchmark.create(folder, task, noise, str(self.prior), 0, self.precision)
         shape = read_config(self.prior).image_shape
         for split, count in (("validation", self.validation_count), ("test", self.test_count)):
             short = "val" if split == "validation" else split
@@ -106,9 +111,14 @@ class Study:
         """Load the prior and the models that methods name."""
         return benchmark.models(self.device)
 
-    def runner(self, benchmark: Benchmark, split: str, keep_images: int = 0) -> Runner:
+    def runner(self, benchmark: Benchmark, split: str, keep_images: int = 0, samples: int = 1) -> Runner:
         """Return the runner of methods on a split."""
         lpips = LPIPS.load(self.lpips, self.device)
         return benchmark.runner(
-            split, self.models(benchmark), lpips, batch_size=self.batch_size, keep_images=keep_images
+            split,
+            self.models(benchmark),
+            lpips,
+            batch_size=self.batch_size,
+            keep_images=keep_images,
+            samples=samples,
         )

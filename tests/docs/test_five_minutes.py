@@ -1,4 +1,4 @@
-"""The README's five minutes, as a new user spends them: its commands, one after another, in a shell."""
+"""The README's quick start, as a new user tries it: its commands, one after another, in a shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from lavps.io import read_image
 
 ROOT = Path(__file__).parents[1].parent
-TRANSCRIPT = (ROOT / "README.md").read_text().split("\n## Five minutes\n")[1]
+TRANSCRIPT = (ROOT / "README.md").read_text().split("\n## Quick start\n")[1]
 COMMANDS = re.search(r"```\n(.*?)```", TRANSCRIPT, re.S)[1].splitlines()  # type: ignore[index]
 RESTORED = [command for command in COMMANDS if command.startswith("lavps restore")]
 

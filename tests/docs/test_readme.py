@@ -1,4 +1,4 @@
-"""The README's examples run as they are."""
+"""The README's examples run as they are, and so do the commands of the page on inference models."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from lavps.cli import main
-from support.problems import ConvDenoiser, images
+from lavps.io import read_image
+from support.problems import images
 
-README = Path(__file__).parents[1].parent / "README.md"
+ROOT = Path(__file__).parents[1].parent
+README = ROOT / "README.md"
+TRAINING = ROOT / "docs" / "howto" / "train_inference.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
 
 
-COMMANDS = re.findall(r"^lavps (train .*)$", README.read_text(), re.M)
-# Those on the examples are in test_five_minutes.
-ON_FILES = re.findall(r"^lavps ((?:degrade|restore (?!examples)|replay|doctor).*)$", README.read_text(), re.M)
+COMMANDS = re.findall(r"^lavps (train .*)$", TRAINING.read_text(), re.M)
+ON_FILES = re.findall(r"^lavps ((?:degrade|restore|replay|doctor).*)$", TRAINING.read_text(), re.M)
 # Fronts with few steps, for the folders of the prior and of the inference model.
 COST = {"score": 0.1, "forwards": 5, "backwards": 2, "model_forwards": 2}
 GUIDANCE = {"prior": {"kind": "Gradient", "steps": 1}, "sr4": {"kind": "Amortized", "model": None}}
@@ -27,7 +28,7 @@ GUIDANCE = {"prior": {"kind": "Gradient", "steps": 1}, "sr4": {"kind": "Amortize
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of images in which the README's trainings have run, with small networks and two steps each."""
+    """A folder of images in which the page's trainings have run, with small networks and two steps each."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "images").mkdir()
     for number, pixels in enumerate(images(4, (3, 64, 64)).add(1).mul(127.5).byte().permute(0, 2, 3, 1)):
@@ -48,22 +49,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_an_example_runs(
-    number: int, capsys: pytest.CaptureFixture[str], trained: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(trained)
-    given = {
-        "my_network": ConvDenoiser(3),
-        "my_function": lambda x: x.flip(-1),
-        "y": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).mul(0.3),
-        "lavps": __import__("lavps"),
-    }
-    if "in_shape=(3, 64, 64)" in BLOCKS[number]:
-        given["y"] = images(1, (3, 64, 64))
-    exec(compile(BLOCKS[number], f"README.md, example {number}", "exec"), given)
+    for name in ("examples", "zoo"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(BLOCKS[number], f"README.md, example {number}", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
     if "oracle_mixture" in BLOCKS[number]:
-        lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == ["MGDM", "MMPS", "DPS"]
         assert all(float(line.split()[2].rstrip(",")) < 0.12 for line in lines), lines
+    else:
+        assert read_image(tmp_path / "restored.png").pixels.shape == (3, 64, 64)
 
 
 def test_the_commands_on_files_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +72,6 @@ def test_the_commands_on_files_run(trained: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 2
     assert [command.split()[0] for command in ON_FILES].count("restore") == 4
     assert [command.split()[1] for command in COMMANDS] == ["prior", "inference"]

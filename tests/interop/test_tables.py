@@ -1,4 +1,4 @@
-"""The README's lines for deepinv and azula, with objects of these libraries."""
+"""The pages' lines for deepinv and azula, with objects of these libraries."""
 
 from __future__ import annotations
 

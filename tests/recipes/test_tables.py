@@ -1,4 +1,4 @@
-"""Every line of the README's tables of checkpoints and operators is run as it stands.
+"""Every line of the tables of checkpoints and operators is run as it stands.
 
 What the lines name (files, a denoiser, a physics) lies in a folder and in their names; those of azula and
 deepinv are in the form of these libraries here, and their own in ``tests/interop``.

@@ -169,7 +169,8 @@ class TunedPIR(Sampler):
         start, properties = self._start(run, depend)
         levels, data_levels, relaxations, kept, fresh = numbers(properties)
         count = len(levels)
-        x = run.state["x"] if run.state else start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
+        first = start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
+        x = run.state.get("x", first)
         for k in range(run.taken, count):
             last, index = k == count - 1, count - k
             t = schedule.time(levels[k])

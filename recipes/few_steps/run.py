@@ -1,0 +1,207 @@
+"""Four and eight denoiser evaluations on images: the learned schedule for all tasks against DiffPIR tuned for each.
+
+python -m recipes.few_steps.run --data DATA --lpips FILE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import optuna
+import tyro
+
+from lavps.benchmark import Benchmark
+from lavps.benchmark.analysis import row_means
+from lavps.benchmark.figures import matplotlib_figure, method_grid
+from lavps.benchmark.models import Precision
+from lavps.benchmark.report import markdown_table
+from lavps.data_step import Isotropic
+from lavps.evaluation import non_inferiority
+from lavps.samplers import UNBOUND, DiffPIR, Settings, TunedPIR, WienerPIR
+
+from ..common.labels import TITLES
+from ..common.pages import figures, read, write_json, write_page
+from ..common.study import Study
+
+Record = dict[str, Any]
+DIFFPIR, WIENER, LEARNED = "DiffPIR", "WienerPIR", "TunedPIR (universal)"
+COLOURS = {DIFFPIR: "#D55E00", WIENER: "#009E73", LEARNED: "#0072B2"}
+SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
+
+
+@dataclass(frozen=True)
+class Config(Study):
+    """Samplers with data steps at few denoiser evaluations."""
+
+    prior_name: str = "synthfaces64"
+    precision: Precision = "fp32"
+    validation_count: int = 16
+    test_count: int = 32
+    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
+    """Tasks."""
+    evaluations: tuple[int, ...] = (4, 8, 24)
+    """Numbers of denoiser evaluations."""
+    learned: tuple[int, ...] = (4, 8)
+    """Numbers of evaluations of the learned schedules."""
+    trials: int = 12
+    """Trials for each task and number of evaluations of DiffPIR."""
+    samples: int = 4
+    """Samples per test image."""
+    page_only: bool = False
+    """Whether to write the page from the stored numbers, without sampling."""
+
+    study: ClassVar[str] = "few_steps"
+
+    def run(self) -> None:
+        """Measure, or read what was measured, and write the page."""
+        records = read(self.pages, self.study) if self.page_only else self.measure()
+        write_json(self.pages, self.study, records)
+        self.draw(records)
+        write_page(self.pages, self.study, **self.fields(records))
+
+    def measure(self) -> list[Record]:
+        """Tune DiffPIR, run all methods on the test images, and draw some."""
+        records = []
+        for task in self.tasks:
+            benchmark = self.begin(self.study, task)
+            runner = self.runner(benchmark, "test", keep_images=4, samples=self.samples)
+            found = []
+            for name, evaluations, method in self.methods(benchmark):
+                rows = runner.run(method)
+                found.append(
+                    {"task": task, "name": name, "evaluations": evaluations, "method": method.to_dict()}
+                    | {score: [row[score] for row in rows] for score in (*SCORES, "coverage")}
+                    | {"nominal": rows[0]["nominal_coverage"], "images": len(rows), "samples": self.samples}
+                    | {f"mean_{key}": value for key, value in row_means(rows).items()}
+                )
+            records += found
+            self.pack(self.study, benchmark, task)
+            shown = [r for r in found if r["evaluations"] == 8 or (r["name"] == LEARNED)]
+            titles = {
+                f"{r['name'].replace(' (', chr(10) + '(')}\n{r['evaluations']} evaluations": r for r in shown
+            }
+            keys = {title: Settings.from_dict(r["method"]).key for title, r in titles.items()}
+            method_grid(benchmark, keys).savefig(self.pages / self.study / f"{task}.png", dpi=130)
+        return records
+
+    def methods(self, benchmark: Benchmark) -> list[tuple[str, int, Settings]]:
+        """Return name, number of evaluations and settings of the methods of a task."""
+        found = [(DIFFPIR, count, self.tuned(benchmark, count)) for count in self.evaluations]
+        found += [
+            (WIENER, count, Settings(WienerPIR(UNBOUND, num_steps=count))) for count in self.evaluations
+        ]
+        return found + [
+            (LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned
+        ]
+
+    def tuned(self, benchmark: Benchmark, evaluations: int) -> Settings:
+        """Return the DiffPIR with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""
+        runner = self.runner(benchmark, "validation", samples=2)
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=evaluations))
+        study.enqueue_trial({"strength": 1.0, "zeta": 0.5, "grid_power": 1.0, "last": 1.0 / evaluations})
+        study.enqueue_trial({"strength": 7.0, "zeta": 0.3, "grid_power": 2.0, "last": 0.03})
+        tried: list[tuple[float, Settings]] = []
+
+        def objective(trial: optuna.Trial) -> float:
+            strength = trial.suggest_float("strength", 0.1, 30.0, log=True)
+            sampler = DiffPIR(
+                UNBOUND,
+                num_steps=evaluations,
+                covariance=Isotropic(float(f"{strength:.3g}")),
+                zeta=round(trial.suggest_float("zeta", 0.0, 1.0), 2),
+                grid_power=round(trial.suggest_float("grid_power", 0.7, 3.0), 2),
+                last_time=round(trial.suggest_float("last", 0.01, 0.25, log=True), 3),
+            )
+            means = row_means(rows := runner.run(Settings(sampler)))
+            score = float(means["lpips"] or 0.0) + sum(row["crps"] for row in rows) / len(rows)
+            tried.append((score, Settings(sampler)))
+            return score
+
+        study.optimize(objective, n_trials=self.trials)
+        return min(tried, key=lambda pair: pair[0])[1]
+
+    def draw(self, records: list[Record]) -> None:
+        """Draw LPIPS and CRPS against the number of evaluations, one column per task."""
+        figure = matplotlib_figure(2.6 * len(self.tasks) + 0.4, 4.6)
+        axes = figure.subplots(len(SCORES), len(self.tasks), squeeze=False, sharex=True)
+        for row, (score, title) in zip(axes, SCORES.items(), strict=True):
+            for axis, task in zip(row, self.tasks, strict=True):
+                for name, colour in COLOURS.items():
+                    points = [r for r in records if r["task"] == task and r["name"] == name]
+                    counts = [r["evaluations"] for r in points]
+                    axis.plot(counts, [mean(r[score]) for r in points], "o-", color=colour, label=name, ms=4)
+                axis.set_xscale("log")
+                axis.set_xticks(self.evaluations, [str(count) for count in self.evaluations], minor=False)
+                axis.minorticks_off()
+                axis.tick_params(labelsize=8)
+            row[0].set_ylabel(f"{title} (lower is better)", fontsize=9)
+        for axis, task in zip(axes[0], self.tasks, strict=True):
+            axis.set_title(TITLES[task], fontsize=10)
+        for axis in axes[-1]:
+            axis.set_xlabel("denoiser evaluations", fontsize=9)
+        axes[0][-1].legend(fontsize=7, frameon=False)
+        figure.savefig(self.pages / self.study / "chart.png", dpi=140)
+
+    def fields(self, records: list[Record]) -> dict[str, str]:
+        """Return the fields of the page's template."""
+        head = ["task", "sampler", "evaluations", "LPIPS", "CRPS", "PSNR", "chi²", "coverage"]
+        rows = [
+            [
+                TITLES[r["task"]],
+                r["name"],
+                str(r["evaluations"]),
+                f"{mean(r['lpips']):.4f}",
+                f"{mean(r['crps']):.4f}",
+                f"{r['mean_psnr']:.2f}",
+                f"{r['mean_chi_square']:.2f}",
+                f"{100 * mean(r['coverage']):.0f} %",
+            ]
+            for r in records
+        ]
+        first = records[0]
+        return {
+            "table": markdown_table(head, rows),
+            "pairs": markdown_table(
+                ["task", "comparison", "LPIPS difference", "non-inferior", "CRPS difference"],
+                self.pairs(records),
+            ),
+            "images": figures(self.study, {task: TITLES[task] for task in self.tasks}),
+            "count": str(first["images"]),
+            "samples": str(first["samples"]),
+            "nominal": f"{100 * first['nominal']:.0f} %",
+            "validation": str(self.validation_count),
+            "trials": str(self.trials),
+        }
+
+    def pairs(self, records: list[Record]) -> list[list[str]]:
+        """Return the comparisons of the learned schedule with DiffPIR at as many and at more evaluations."""
+        lines = []
+        for task in self.tasks:
+            for count, other in ((4, 4), (4, 8), (8, 8), (8, 24)):
+                ours, theirs = find(records, task, LEARNED, count), find(records, task, DIFFPIR, other)
+                if ours is None or theirs is None:
+                    continue
+                test = non_inferiority(theirs["lpips"], ours["lpips"])
+                difference = [a - b for a, b in zip(ours["crps"], theirs["crps"], strict=True)]
+                verdict = "yes" if test.is_non_inferior else "no"
+                shown = f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}"
+                what = f"{count} against DiffPIR at {other}"
+                lines.append([TITLES[task], what, shown, verdict, f"{mean(difference):+.4f}"])
+        return lines
+
+
+def find(records: list[Record], task: str, name: str, evaluations: int) -> Record | None:
+    """Return the record of a sampler on a task; None if there is none."""
+    wanted = (task, name, evaluations)
+    return next((r for r in records if (r["task"], r["name"], r["evaluations"]) == wanted), None)
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean of some numbers."""
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    tyro.cli(Config).run()

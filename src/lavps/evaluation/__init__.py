@@ -1,6 +1,16 @@
 """Evaluation of samplers: image metrics, paired tests, distances to exact posteriors, calibration."""
 
-from .calibration import CalibrationReport, calibrate, coverage, ranks, uniformity_band
+from .calibration import (
+    CalibrationReport,
+    calibrate,
+    coverage,
+    rank_histogram,
+    ranks,
+    tarp_ranks,
+    uniformity_band,
+    uniformity_p_value,
+)
+from .conformal import Correction, conformal_p_value, interval_misses, required_scales
 from .distances import sliced_wasserstein
 from .lpips import LPIPS
 from .metrics import ImageBatch, crps, energy_score, pixel_coverage, psnr, ssim
@@ -30,6 +40,7 @@ __all__ = [
     "BootstrapDifference",
     "CLIPEmbedding",
     "CalibrationReport",
+    "Correction",
     "Embedding",
     "ImageBatch",
     "LPIPSEmbedding",
@@ -41,6 +52,7 @@ __all__ = [
     "SetDistance",
     "calibrate",
     "cheapest_matching",
+    "conformal_p_value",
     "coverage",
     "crps",
     "energy_score",
@@ -48,6 +60,7 @@ __all__ = [
     "exact_samples",
     "front_of",
     "image_mmd",
+    "interval_misses",
     "joint_bootstrap",
     "mmd_difference",
     "non_inferiority",
@@ -58,10 +71,14 @@ __all__ = [
     "pixel_coverage",
     "psnr",
     "random_start",
+    "rank_histogram",
     "ranks",
+    "required_scales",
     "score",
     "sliced_wasserstein",
     "ssim",
+    "tarp_ranks",
     "tempered_posterior",
     "uniformity_band",
+    "uniformity_p_value",
 ]

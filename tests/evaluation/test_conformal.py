@@ -141,5 +141,5 @@ def test_conformal_p_values_are_valid_and_find_outliers() -> None:
     assert sum(p <= 0.1 for p in p_values) <= 9, "of 38, at a level of 0.1"
     assert conformal_p_value(vectors[:199], torch.tensor([0.0, 0.0, 9.0])) == pytest.approx(1 / 200)
     correlated = vectors[:199] * torch.tensor([1.0, 0.01, 1.0]) + vectors[:199, :1] * torch.tensor([0, 1, 0])
-    assert conformal_p_value(correlated, torch.tensor([1.0, -1.0, 0.0])) == pytest.approx(1 / 200)
+    assert conformal_p_value(correlated, torch.tensor([1.0, -1.0, 0.0])) <= 2 / 200, "extreme in one respect"
     assert conformal_p_value(vectors[:99], torch.tensor([0.0, float("nan"), 0.0])) == 0.01

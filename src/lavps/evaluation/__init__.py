@@ -12,6 +12,7 @@ from .calibration import (
 )
 from .conformal import Correction, conformal_p_value, interval_misses, required_scales
 from .distances import sliced_wasserstein
+from .fit import FIT_SAMPLES, fit_statistics
 from .lpips import LPIPS
 from .metrics import ImageBatch, crps, energy_score, pixel_coverage, psnr, ssim
 from .mmd import CLIPEmbedding, Embedding, LPIPSEmbedding, SetDistance, image_mmd, mmd_difference
@@ -36,6 +37,7 @@ from .statistics import (
 )
 
 __all__ = [
+    "FIT_SAMPLES",
     "LPIPS",
     "BootstrapDifference",
     "CLIPEmbedding",
@@ -58,6 +60,7 @@ __all__ = [
     "energy_score",
     "estimate_noise",
     "exact_samples",
+    "fit_statistics",
     "front_of",
     "image_mmd",
     "interval_misses",

@@ -11,9 +11,10 @@ pixels inside the corrected intervals is at least c, for every n, prior and samp
 held-out images and the new one. It is no guarantee for a single image, a single pixel or a part of the image:
 pixels are not exchangeable, images are.
 
-**Measurements.** Statistics of a new measurement are compared with those of the held-out ones. The score of
-a vector is its Mahalanobis distance in the set of all n + 1 vectors, and the p value is the share of scores
-that are at least as large as the new one. If the new measurement is exchangeable with the others, then
+**Measurements.** Statistics of a new measurement are compared with those of the held-out ones. All n + 1
+vectors are ranked by their largest standardized entry, and by their Mahalanobis distance. The score of a
+vector is the larger of its two ranks, and the p value is the share of scores that are at least as large as
+the new one. If the new measurement is exchangeable with the others, then
 :math:`P(p \le a) \le a`. The smallest p is 1 / (n + 1).
 
 References:
@@ -157,5 +158,14 @@ def conformal_p_value(reference: Tensor, statistics: Tensor) -> float:
     centred = everything - everything.mean(0)
     covariance = centred.T @ centred / len(everything)
     precision = torch.linalg.pinv(covariance, rtol=1e-9, hermitian=True)
-    scores = ((centred @ precision) * centred).sum(1)
-    return float((scores >= scores[-1] * (1 - 1e-9)).double().mean())
+    distances = ((centred @ precision) * centred).sum(1)
+    largest = (centred / covariance.diagonal().sqrt().clamp(min=1e-12)).abs().amax(1)
+    first, second = (_ranks(values) for values in (largest, distances))
+    # The sum of the ranks breaks ties between vectors that are each extreme in one respect.
+    scores = torch.maximum(first, second) + (first + second) / (4 * len(everything))
+    return float((scores >= scores[-1]).double().mean())
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Return the number of values that are smaller than each, up to a rounding error."""
+    return (values[None, :] < values[:, None] * (1 - 1e-9)).double().sum(1)

@@ -21,6 +21,8 @@ from ..priors import LatentPrior
 from ..priors.precision import Precision
 from ..samplers import Settings
 from ..samplers.base import Step
+from .certificate import Certificate
+from .certified import certified_outputs, check_certified
 from .degraded import script_of
 from .files import ITEM, RestoredFile, named, output_names, restore_files, suffix_for
 from .forecast import RunForecast, evaluation_seconds, forecast
@@ -55,6 +57,8 @@ class RestorationConfig:
         label: Class, for a class-conditional prior of another library.
         precision: Precision of the prior's network.
         compiled: Whether the prior's network is compiled.
+        certificate: Certificate whose settings are used and whose intervals are written.
+        levels: Levels of the intervals; default those of the certificate.
 
     Example:
         >>> spec = MeasurementSpec("sr4", noise=0.02)
@@ -78,6 +82,8 @@ class RestorationConfig:
     label: int | None = None
     precision: Precision = "fp32"
     compiled: bool = False
+    certificate: Certificate | None = None
+    levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.tile_batch < 1 or (self.batch_size or 1) < 1:
@@ -87,6 +93,20 @@ class RestorationConfig:
             raise ValueError("give one of --quality, --evaluations, --schedule and --budget")
         if self.schedule is not None and self.model is not None:
             raise ValueError("give --schedule or --inference-model: a learned schedule uses no model")
+        if self.certificate is not None:
+            self._take_certificate(self.certificate, any(given is not None for given in costs))
+        elif self.levels:
+            raise ValueError("--levels needs --certificate: run lavps calibrate")
+
+    def _take_certificate(self, certificate: Certificate, has_cost: bool) -> None:
+        if self.precision != "fp32" or self.label is not None:
+            raise ValueError("a certificate holds for --precision fp32 and no --label")
+        levels = self.levels or tuple(found.level for found in certificate.corrections)
+        for level in levels:
+            certificate.scale(level, self.samples)
+        object.__setattr__(self, "levels", levels)
+        if not has_cost and self.settings is None:
+            object.__setattr__(self, "settings", certificate.settings)
 
     def load(self, settings: Settings | None = None) -> Restorer:
         """Load the models, with other settings if they are given."""
@@ -122,6 +142,8 @@ class FileRestorer:
         """Return size, cost and predicted time of a restoration, without sampling."""
         measured = self.job.measuring.read(file, self.restorer.image_shape)
         restorer, how, _ = self._equipped(measured)
+        if self.job.certificate is not None:
+            check_certified(self.job.certificate, restorer, measured)
         return self._forecast(measured, restorer, how)
 
     def restore(
@@ -148,6 +170,8 @@ class FileRestorer:
         job = self.job
         measured = job.measuring.read(file, self.restorer.image_shape)
         restorer, how, notes = self._equipped(measured)
+        if job.certificate is not None:
+            check_certified(job.certificate, restorer, measured)
         if announce is not None:
             announce(self._forecast(measured, restorer, how))
         folder, stem = named(output, file)
@@ -177,8 +201,13 @@ class FileRestorer:
         contents = {} if output is None else restored.outputs(stem, suffix)
         if job.samples == 1:
             notes.append("one sample is one plausible image: draw more with --samples to see the uncertainty")
+        manifest = self._manifest(file, folder, restored, restorer.settings, how)
+        if job.certificate is not None:
+            images, record = certified_outputs(restored, job.certificate, job.levels, restorer, stem, suffix)
+            contents |= {} if output is None else images
+            manifest = replace(manifest, result=manifest.result | record)
         manifest = replace(
-            self._manifest(file, folder, restored, restorer.settings, how),
+            manifest,
             outputs={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
             notes=[*measured.notes, *notes],
         )

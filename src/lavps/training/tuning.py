@@ -17,7 +17,7 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["Tuning", "TuningConfig", "sample_score", "tune"]
+__all__ = ["Tuning", "TuningConfig", "sample_score", "simulate_family", "tune"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -170,7 +170,7 @@ def tune(
     prior: Prior = _Checkpointed(initial.prior) if config.checkpointing else initial.prior
 
     def loss(numbers: ScheduleNumbers, truth: Tensor, items: Sequence[int], seed: int) -> Tensor:
-        problem = _measured(truth, items, family, noise, seed)
+        problem = simulate_family(truth, items, family, noise, seed)
         streams = NoiseStreams.from_seed(len(truth), seed, items, 2)
         run = Run(CountingPrior(prior), problem.repeat(2), streams)
         *_, last = start.steps_with(run, numbers)
@@ -213,7 +213,7 @@ def tune(
     return Tuning(sampler, before, after, losses, history)
 
 
-def _measured(
+def simulate_family(
     truth: Tensor, items: Sequence[int], family: OperatorFamily, noise: tuple[float, float], seed: int
 ) -> InverseProblem:
     """Measure images with an operator and a noise level of their own, functions of (seed, item)."""

@@ -3,8 +3,8 @@
     python -m recipes.calibration.run --data DATA --count 256 --test-count 300     # the whole study
     python -m recipes.calibration.run --data DATA --tasks sr4 --count 32           # a part of it
 
-The correction is learned on validation images and tested on test images. Samples are stored in the working folder, one
-file per image, so that a stopped study continues.
+The correction is learned on validation images and tested on test images. Samples and statistics are stored in the
+working folder, per image, so that a stopped study continues.
 """
 
 from __future__ import annotations
@@ -142,9 +142,13 @@ class Study:
         """Return the fit statistics (n, K)."""
         rows = []
         for item in items:
-            drawn = self.samples(split, task, kind, item, FIT_SAMPLES)
-            rows.append(fit_statistics(self.problem(split, task, kind, item), drawn, self.prior))
-        return torch.cat(rows)
+            file = self.config.work / f"{split}-{task}-{kind}-{item:03d}-fit.npy"
+            if not file.exists():
+                drawn = self.samples(split, task, kind, item, FIT_SAMPLES)
+                found = fit_statistics(self.problem(split, task, kind, item), drawn, self.prior)
+                np.save(file, found[0].numpy())
+            rows.append(torch.from_numpy(np.load(file, allow_pickle=False)))
+        return torch.stack(rows)
 
     def measure(self, task: str) -> Record:
         """Return coverage and p values of a task."""

@@ -60,7 +60,7 @@ class Config:
     count: int = 48
     """Number of validation images, on which the correction is learned."""
     test_count: int = 48
-    """Number of test images."""
+    """Number of test images; 0 leaves the coverage out and measures the p values alone."""
     alarms: int = 16
     """Number of test images with a wrong operator, and with twice the noise."""
     references: int = 144
@@ -80,7 +80,10 @@ class Config:
         """Measure, store the numbers, and write the page."""
         if not self.page_only:
             study = Study(self)
-            write_json(self.pages, STUDY, [study.measure(task) for task in self.tasks])
+            stored = read(self.pages, STUDY) if (self.pages / f"{STUDY}.json").exists() else []
+            for task in self.tasks:  # records of other tasks stay
+                stored = [record for record in stored if record["task"] != task] + [study.measure(task)]
+                write_json(self.pages, STUDY, sorted(stored, key=lambda record: TASKS.index(record["task"])))
         write_page(self.pages, STUDY, **fields(read(self.pages, STUDY)))
 
 
@@ -150,8 +153,8 @@ class Study:
             rows.append(torch.from_numpy(np.load(file, allow_pickle=False)))
         return torch.stack(rows)
 
-    def measure(self, task: str) -> Record:
-        """Return coverage and p values of a task."""
+    def coverage(self, task: str) -> list[Record]:
+        """Return the correction and the coverage of every level."""
         config = self.config
         learned, tested = (
             self.misses(split, task, range(count))
@@ -167,6 +170,12 @@ class Study:
                 for name, values in (("test_before", before), ("test_after", after))
             }
             levels.append(asdict(correction) | found)
+        return levels
+
+    def measure(self, task: str) -> Record:
+        """Return coverage and p values of a task."""
+        config = self.config
+        levels = self.coverage(task) if config.test_count else []
         known = sorted({*range(config.count), *range(FIRST_REFERENCE, config.references)})
         right = sorted({*range(config.test_count), *range(FIRST_RIGHT, config.rights)})
         reference = self.statistics("val", task, "right", known)

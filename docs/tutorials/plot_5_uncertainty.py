@@ -20,7 +20,7 @@ from lavps.io import read_image
 # A face from 16 x 16 pixels
 # --------------------------
 # The face is a sample of the prior ``zoo/faces64``, so the prior is correct for it. The measurement keeps one number out of
-# sixteen. We draw eight samples with an inference model (``Amortized``) and without gradient steps.
+# sixteen. We draw nine samples with an inference model (``Amortized``) and without gradient steps.
 
 root = next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "zoo").is_dir())
 prior = lavps.load_prior(root / "zoo" / "faces64")
@@ -29,7 +29,7 @@ truth = read_image(root / "zoo" / "faces64" / "samples.png").pixels[:, 320:384, 
 problem = lavps.InverseProblem.simulate(truth, lavps.operators.AveragePool(4), lavps.GaussianNoise(0.05))
 
 sampler = lavps.MGDM(prior, num_steps=25, guidance=Amortized(model, steps=0))
-posterior = sampler.sample(problem, num_samples=8, seed=0)
+posterior = sampler.sample(problem, num_samples=9, seed=0)
 
 
 def show(panels, columns, cmaps=()):
@@ -73,8 +73,8 @@ print("misfit:", [round(float(m), 2) for m in misfit])
 
 # %%
 # How many of the truth's pixels lie inside of the 80 % interval? One image cannot tell whether intervals are right; it can
-# tell if they are badly wrong. Between quantiles of only N = 8 samples even a perfect sampler's share is
-# :math:`0.8 (N - 1) / (N + 1)`, 62 %.
+# tell if they are badly wrong. The ends are the smallest and the largest of nine samples: between order statistics i and j of
+# N samples a perfect sampler has a share of :math:`(j - i) / (N + 1)`, here 80 %.
 
 inside = ((truth[0] >= low[0]) & (truth[0] <= high[0])).float().mean()
 print(f"{inside:.0%} of the pixels are inside of their 80 % interval")

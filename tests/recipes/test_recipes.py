@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from support.recipes import ROOT, run
+from support.restoring import SIZE, write_prior
 
 STUDIES = sorted(path.parent.name for path in ROOT.glob("recipes/*/run.py"))
 
@@ -86,3 +87,36 @@ def test_the_configurations_of_the_paper_take_a_step(prior: str, tmp_path: Path)
     run("zoo", prior, f"{prior}-sr4", f"{prior}-random-motion-blur", *where)
     for name in (prior, f"{prior}-sr4", f"{prior}-random-motion-blur"):
         assert (tmp_path / "runs" / name / "model" / "model.safetensors").exists()
+
+
+def test_coverage_and_alarms_are_measured_and_resumed(tmp_path: Path) -> None:
+    write_prior(tmp_path / "tiny", front=False)
+    for split, count in (("val", 14), ("test", 4)):
+        write_shard(tmp_path / f"tiny-{split}.tar", count, SIZE)
+    where = (
+        "--data",
+        tmp_path,
+        "--prior",
+        tmp_path / "tiny",
+        "--work",
+        tmp_path / "work",
+        "--pages",
+        tmp_path,
+    )
+    sizes = ("--count", 12, "--test-count", 2, "--alarms", 2, "--references", 50, "--rights", 101)
+    options = (*where, *sizes, "--tasks", "sr4", "--evaluations", 3)
+    run("calibration", *options)
+    (record,) = json.loads((tmp_path / "calibration.json").read_text())
+    assert [row["level"] for row in record["levels"]] == [0.5, 0.8, 0.9]
+    assert record["references"] == 12 + 2
+    assert {kind: len(values) for kind, values in record["p_values"].items()} == {
+        "right": 3,
+        "noise": 2,
+        "wrong": 2,
+    }
+    page = (tmp_path / "calibration.md").read_text()
+    assert f"{record['levels'][2]['scale']:.2f}" in page
+    stored = {file: file.stat().st_mtime_ns for file in (tmp_path / "work").iterdir()}
+    run("calibration", *options)
+    assert json.loads((tmp_path / "calibration.json").read_text()) == [record]
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "work").iterdir()} == stored

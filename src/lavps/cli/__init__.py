@@ -5,6 +5,7 @@
     lavps train prior --data faces/ --size 64 --output runs/faces64
     lavps train inference --data faces/ --prior runs/faces64/model --task sr4 --output runs/faces64-sr4
     lavps tune --prior runs/faces64/model --task sr4 --noise 0.05 --data faces/ --evaluations 8
+    lavps calibrate --prior runs/faces64/model --task sr4 --noise 0.05 --images held-out/ --evaluations 8
     lavps degrade photo.png --task sr4 --noise 0.05 --output measured/
     lavps info runs/faces64/model
     lavps restore measured/ --prior runs/faces64/model --samples 4 --output restored/
@@ -32,6 +33,7 @@ from typing import Annotated, Any
 import tyro
 
 from .bench import Bench
+from .calibrate import Calibrate
 from .degrade import Degrade
 from .demo import Demo
 from .doctor import Doctor
@@ -47,6 +49,7 @@ from .tune import Tune
 _Commands = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Tune, tyro.conf.subcommand("tune")]
+    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
     | Annotated[Degrade, tyro.conf.subcommand("degrade")]
     | Annotated[Info, tyro.conf.subcommand("info")]

@@ -20,6 +20,8 @@ from tqdm import tqdm
 
 from ..checkpoints import zoo_model
 from ..operators.registry import TASKS
+from ..restoration.certificate import Certificate
+from ..restoration.certified import certified_report, interval_names
 from ..restoration.config import RestorationConfig
 from ..restoration.files import named, output_names
 from ..restoration.forecast import RunForecast
@@ -29,7 +31,7 @@ from ..restoration.pacing import parse_duration
 from ..restoration.preview import preview_name
 from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
-from .options import N, PriorPath, RestorationOptions, Std
+from .options import File, N, PriorPath, RestorationOptions, Std
 
 _DEFAULT_PRIOR = "photos64"  # of photographs of any content
 
@@ -42,6 +44,7 @@ class Restore(RestorationOptions):
     $ lavps restore photo.png --task sr4 --noise 0.02 --prior zoo/faces64 -o large.png
     $ lavps restore photo.png --mask mask.png --prior zoo/faces64 --samples 4 --dry-run
     $ lavps restore photos/ --kernel kernel.png --prior model.pt --budget 30s --output restored/
+    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/faces64 --certificate C.json --levels 0.9
     $ lavps restore photo.png --operator my_ops.py:blur --prior zoo/faces64 --quality best
 
     Exit codes: 0 all files are restored, 1 could not start, 3 some failed (with reasons), 130 Ctrl-C.
@@ -62,6 +65,10 @@ class Restore(RestorationOptions):
     budget: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
     # Output folder, created if missing; for one image, also the name of a file (out.png).
     output: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE", aliases=["-o"])] = Path("restored")
+    # Certificate of lavps calibrate: its settings and number of samples are used, interval images are
+    # written, and a p value states whether the measurement fits what was certified.
+    certificate: File[Path | None] = None
+    levels: tuple[float, ...] = ()  # Levels of the interval images; default those of the certificate.
     dry_run: bool = False  # Size, cost and predicted time of each file, without restoring it.
     # Replacement of results that are already there. Without it, files with results of the same settings are
     # skipped, and results of other settings are an error.
@@ -73,7 +80,7 @@ class Restore(RestorationOptions):
         with fatal("restore"):
             job = self.job()
             files = image_files(self.images, self.output)
-            folder = self._require_names(files)
+            folder = self._require_names(files, job)
             workshop = FileRestorer(job)
             if not self.dry_run:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -96,17 +103,29 @@ class Restore(RestorationOptions):
         budget = None if self.budget is None else parse_duration(self.budget)
         job = super().job()
         measuring = replace(job.measuring, estimate_noise=True)
-        return replace(job, measuring=measuring, budget=budget, batch_size=self.batch)
+        return self._certified(replace(job, measuring=measuring, budget=budget, batch_size=self.batch))
 
-    def _require_names(self, files: list[Path]) -> Path:
+    def _certified(self, job: RestorationConfig) -> RestorationConfig:
+        """Return the configuration with the certificate; a single sample becomes its number of samples."""
+        if self.certificate is None:
+            return replace(job, levels=self.levels)
+        certificate = Certificate.read(self.certificate)
+        samples = certificate.samples if job.samples == 1 else job.samples
+        return replace(job, certificate=certificate, levels=self.levels, samples=samples)
+
+    def _require_names(self, files: list[Path], job: RestorationConfig) -> Path:
         """Return the output folder; raise if an input would be overwritten, or two files share an output."""
-        inputs = [*files, *(file for file in (self.mask, self.kernel, self.schedule) if file is not None)]
+        inputs = [
+            *files,
+            *(file for file in (self.mask, self.kernel, self.schedule, self.certificate) if file is not None),
+        ]
         kept, taken = {file.resolve() for file in inputs}, dict[Path, Path]()
         for file in files:
             folder, stem = named(self.output, file)
             if folder != self.output and len(files) > 1:
                 raise ValueError(f"--output {self.output} names one image: name a folder for several")
-            names = output_names(stem, file.suffix.lower(), self.samples)
+            suffix = file.suffix.lower()
+            names = [*output_names(stem, suffix, job.samples), *interval_names(stem, suffix, job.levels)]
             for name in (*names, preview_name(stem)):
                 path = (folder / name).resolve()
                 if path in kept:
@@ -187,4 +206,5 @@ def _report(file: Path, manifest: Manifest) -> str:
     lines += [f"  {name}: {result[name]}" for name in ("typicality", "health") if name in result]
     if result["advice"]:
         lines.append(f"  {result['advice']}")
+    lines += [f"  {line}" for line in certified_report(result)]
     return "\n".join([*lines, *(f"  note: {note}" for note in manifest.notes)])

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
-from torch import Tensor
 
 from ..amortization.loading import prior_hash
 from ..checkpoints import load_prior
@@ -18,16 +16,13 @@ from ..data_step import Stationary
 from ..devices import resolve_device
 from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
-from ..priors import LatentPrior, Prior
-from ..problem import Unconditional
 from ..restoration.schedules import TunedSchedule
-from ..samplers import DDIM, Settings, WienerPIR
-from ..training.data import ImageData, image_of
+from ..samplers import Settings, WienerPIR
+from ..training.data import image_of
 from ..training.tuning import TuningConfig, tune
+from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
 from .options import Device, File, N, PriorPath
-
-_PRIOR_SAMPLE_STEPS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +64,10 @@ class Tune:
                 raise ValueError("--evaluations must be at least 2, the other numbers at least 1")
             device = resolve_device(self.device)
             prior = load_prior(self.prior, device, compiled=self.compile)
-            shape = getattr(prior, "image_shape", None)
-            if shape is None or isinstance(prior, LatentPrior):
-                raise ValueError("lavps tune needs a prior of images of a known size")
-            families = [family_from(task, tuple(shape)) for task in self.task]
-            images = self._images(prior, tuple(shape)).to(device)
+            shape = prior_image_shape(prior, "lavps tune")
+            families = [family_from(task, shape) for task in self.task]
+            count = self.images + self.validation_images
+            images = images_or_draws(self.data, prior, shape, count, self.seed, device).to(device)
             held_out, training = images[: self.validation_images], images[self.validation_images :]
             if not len(training):
                 raise ValueError(f"{len(images)} images are too few: --validation-images takes all of them")
@@ -108,15 +102,3 @@ class Tune:
             f"validation score {result.before:.4f} before, {result.after:.4f} after ({gain:.1f} % lower), "
             f"with {len(held_out)} images and {self.evaluations} evaluations; the schedule is {self.output}"
         )
-
-    def _images(self, prior: Prior, shape: tuple[int, ...]) -> Tensor:
-        count = self.images + self.validation_images
-        if self.data is None:
-            print(f"no --data: drawing {count} images from the prior")
-            sampler = DDIM(prior, num_steps=_PRIOR_SAMPLE_STEPS)
-            drawn = sampler.sample(Unconditional(shape, count), seed=self.seed, batch_size=16).samples
-            assert drawn is not None
-            return drawn[:, 0]
-        data = ImageData.open(self.data, (shape[1], shape[2]), shape[0], cache=False)
-        chosen = [image_of(item, len(data), self.seed) for item in range(min(count, len(data)))]
-        return torch.stack([data[index] for index in chosen])

@@ -1,7 +1,18 @@
 """Evaluation of samplers: image metrics, paired tests, distances to exact posteriors, calibration."""
 
-from .calibration import CalibrationReport, calibrate, coverage, ranks, uniformity_band
+from .calibration import (
+    CalibrationReport,
+    calibrate,
+    coverage,
+    rank_histogram,
+    ranks,
+    tarp_ranks,
+    uniformity_band,
+    uniformity_p_value,
+)
+from .conformal import Correction, conformal_p_value, interval_misses, required_scales
 from .distances import sliced_wasserstein
+from .fit import FIT_SAMPLES, fit_statistics
 from .lpips import LPIPS
 from .metrics import ImageBatch, crps, energy_score, pixel_coverage, psnr, ssim
 from .mmd import CLIPEmbedding, Embedding, LPIPSEmbedding, SetDistance, image_mmd, mmd_difference
@@ -26,10 +37,12 @@ from .statistics import (
 )
 
 __all__ = [
+    "FIT_SAMPLES",
     "LPIPS",
     "BootstrapDifference",
     "CLIPEmbedding",
     "CalibrationReport",
+    "Correction",
     "Embedding",
     "ImageBatch",
     "LPIPSEmbedding",
@@ -41,13 +54,16 @@ __all__ = [
     "SetDistance",
     "calibrate",
     "cheapest_matching",
+    "conformal_p_value",
     "coverage",
     "crps",
     "energy_score",
     "estimate_noise",
     "exact_samples",
+    "fit_statistics",
     "front_of",
     "image_mmd",
+    "interval_misses",
     "joint_bootstrap",
     "mmd_difference",
     "non_inferiority",
@@ -58,10 +74,14 @@ __all__ = [
     "pixel_coverage",
     "psnr",
     "random_start",
+    "rank_histogram",
     "ranks",
+    "required_scales",
     "score",
     "sliced_wasserstein",
     "ssim",
+    "tarp_ranks",
     "tempered_posterior",
     "uniformity_band",
+    "uniformity_p_value",
 ]

@@ -8,11 +8,22 @@ at both ends (a U shape) and coverage below the level.
 References:
     - Talts et al., Validating Bayesian Inference Algorithms with Simulation-Based Calibration, 2018.
     - Säilynoja, Bürkner and Vehtari, Graphical Test for Discrete Uniformity, 2022 (the band).
+    - Lemos, Coogan, Hezaveh and Perreault-Levasseur, Sampling-Based Accuracy Testing of Posterior Estimators
+      for General Inference, 2023 (TARP).
 """
 
 from __future__ import annotations
 
-__all__ = ["CalibrationReport", "calibrate", "coverage", "ranks", "uniformity_band"]
+__all__ = [
+    "CalibrationReport",
+    "calibrate",
+    "coverage",
+    "rank_histogram",
+    "ranks",
+    "tarp_ranks",
+    "uniformity_band",
+    "uniformity_p_value",
+]
 
 import math
 from collections.abc import Callable, Sequence
@@ -50,6 +61,67 @@ def coverage(truth: Tensor, samples: Tensor, levels: Sequence[float]) -> Tensor:
     """
     position = (ranks(truth, samples) + 0.5) / (samples.shape[1] + 1)
     return torch.stack([((position - 0.5).abs() <= 0.5 * level).double().mean(0) for level in levels])
+
+
+def rank_histogram(found: Tensor, num_samples: int) -> Tensor:
+    """Return the share of each rank 0..N over the first axis, (N + 1, *features); halves count in both bins.
+
+    Args:
+        found: Ranks (M, *features) of :func:`ranks`.
+        num_samples: Number N of samples.
+    """
+    values = torch.arange(num_samples + 1, dtype=torch.float64, device=found.device)
+    each = [((found.floor() == v).double() + (found.ceil() == v).double()).mean(0) / 2 for v in values]
+    return torch.stack(each)
+
+
+def tarp_ranks(truth: Tensor, samples: Tensor, references: Tensor | None = None) -> Tensor:
+    """Return the ranks (M,) of TARP: of the truth's distance to a reference point among the samples' ones.
+
+    They are uniform on 0..N for an exact posterior, and their distribution function is the expected coverage
+    of TARP. Unlike pixels one by one, distances depend on all pixels together.
+
+    Args:
+        truth: Truths (M, *features).
+        samples: Samples (M, N, *features).
+        references: Reference points (M, *features), independent of the truth given the measurement; default
+            the truth of the next item.
+    """
+    points = (truth.roll(1, 0) if references is None else references).double().flatten(1)
+    own = (truth.double().flatten(1) - points).square().sum(1)
+    others = [
+        (rows.double().flatten(1) - point).square().sum(1)
+        for rows, point in zip(samples, points, strict=True)
+    ]
+    return ranks(own, torch.stack(others))
+
+
+def uniformity_p_value(found: Tensor, num_samples: int) -> Tensor:
+    """Return the p value of the chi-square test that ranks are uniform, one per feature, (*features).
+
+    Neighbouring ranks share a bin so that each bin expects at least five of the M ranks.
+
+    Args:
+        found: Ranks (M, *features) of independent items, M at least 10.
+        num_samples: Number N of samples.
+
+    Example:
+        >>> found = torch.arange(100).remainder(20).double()
+        >>> float(uniformity_p_value(found, 19)), float(uniformity_p_value(found.clamp(max=9), 19)) < 1e-6
+        (1.0, True)
+    """
+    count, values = len(found), num_samples + 1
+    bins = min(values, count // 5)
+    if bins < 2:
+        raise ValueError(f"a test of uniform ranks needs at least 10 items, got {count}")
+    bin_of = torch.arange(values) * bins // values
+    sizes = torch.bincount(bin_of, minlength=bins).double()
+    shares = rank_histogram(found.cpu(), num_samples)
+    observed = torch.zeros(bins, *shares.shape[1:], dtype=torch.float64).index_add_(0, bin_of, shares)
+    expected = (sizes / values).reshape(-1, *[1] * (shares.ndim - 1))
+    statistic = count * ((observed - expected).square() / expected).sum(0)
+    p_value: Tensor = torch.special.gammaincc(torch.full_like(statistic, (bins - 1) / 2), statistic / 2)
+    return p_value
 
 
 def uniformity_band(num_observations: int, num_points: int = 100, level: float = 0.95) -> float:

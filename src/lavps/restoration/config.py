@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..priors.precision import Precision
 from ..samplers import Settings
+from .certificate import Certificate
 from .presets import Quality
 from .restorer import Restorer
 from .schedules import TunedSchedule
@@ -35,6 +36,8 @@ class RestorationConfig:
         label: Class, for a class-conditional prior of another library.
         precision: Precision of the prior's network.
         compiled: Whether the prior's network is compiled.
+        certificate: Certificate whose settings are used and whose intervals are written.
+        levels: Levels of the intervals; default those of the certificate.
 
     Example:
         >>> spec = MeasurementSpec("sr4", noise=0.02)
@@ -58,6 +61,8 @@ class RestorationConfig:
     label: int | None = None
     precision: Precision = "fp32"
     compiled: bool = False
+    certificate: Certificate | None = None
+    levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.tile_batch < 1 or (self.batch_size or 1) < 1:
@@ -72,6 +77,20 @@ class RestorationConfig:
             )
         if self.schedule is not None and self.model is not None:
             raise ValueError("give --schedule or --inference-model: a learned schedule uses no model")
+        if self.certificate is not None:
+            self._take_certificate(self.certificate, any(given is not None for given in costs))
+        elif self.levels:
+            raise ValueError("--levels needs --certificate: run lavps calibrate")
+
+    def _take_certificate(self, certificate: Certificate, has_cost: bool) -> None:
+        if self.precision != "fp32" or self.label is not None:
+            raise ValueError("a certificate holds for --precision fp32 and no --label")
+        levels = self.levels or tuple(found.level for found in certificate.corrections)
+        for level in levels:
+            certificate.scale(level, self.samples)
+        object.__setattr__(self, "levels", levels)
+        if not has_cost and self.settings is None:
+            object.__setattr__(self, "settings", certificate.settings)
 
     def load(self, settings: Settings | None = None) -> Restorer:
         """Load the models, with other settings if they are given."""

@@ -19,6 +19,7 @@ from ..evaluation.typicality import TypicalityReference
 from ..io.atomic import write_atomically
 from ..priors import LatentPrior
 from ..samplers.base import Step
+from .certified import certified_outputs, check_certified
 from .checks import health, typicality
 from .config import RestorationConfig
 from .doubts import doubts
@@ -55,6 +56,8 @@ class FileRestorer:
         """Return size, cost and predicted time of a restoration, without sampling."""
         measured = self.job.measuring.read(file, self.restorer.image_shape)
         restorer, how, _ = self._equipped(measured)
+        if self.job.certificate is not None:
+            check_certified(self.job.certificate, restorer, measured)
         return self._forecast(file, measured, restorer, how)
 
     def restore(
@@ -81,6 +84,8 @@ class FileRestorer:
         job = self.job
         measured = job.measuring.read(file, self.restorer.image_shape)
         restorer, how, notes = self._equipped(measured)
+        if job.certificate is not None:
+            check_certified(job.certificate, restorer, measured)
         folder, stem = named(output, file)
 
         def request(at_once: BatchLimits) -> Manifest:
@@ -126,9 +131,14 @@ class FileRestorer:
             notes.append("one sample is one plausible image: draw more with --samples to see the uncertainty")
         suffix = suffix_for(file, measured.like)
         contents = {} if output is None else restored.outputs(stem, suffix)
+        result = restored.result | self._checks(restored)
+        if job.certificate is not None:
+            images, record = certified_outputs(restored, job.certificate, job.levels, restorer, stem, suffix)
+            contents |= {} if output is None else images
+            result |= record
         manifest = replace(
             request(at_once),
-            result=restored.result | self._checks(restored),
+            result=result,
             outputs={name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
             notes=[*measured.notes, *notes],
         )

@@ -26,7 +26,7 @@ from .manifest import Manifest, file_record, model_record, versions
 from .memory import BatchLimits
 from .spec import MeasuredFile
 
-_SAMPLING = ("samples", "seed", "label", "precision", "compiled")
+_SAMPLING = ("samples", "seed", "label", "precision", "compiled", "intervals")
 
 
 def requested(
@@ -81,6 +81,7 @@ def requested(
             "label": job.label,
             "precision": job.precision,
             "compiled": job.compiled,
+            "intervals": None if job.certificate is None else [job.certificate.key, *job.levels],
             **how,
         },
         machine={"device": job.device, "threads": torch.get_num_threads(), "versions": versions()},

@@ -15,9 +15,9 @@ from typing import Any
 
 from ..io.atomic import write_atomically
 from ..samplers import Settings
+from .scope import check_scope
 
 _FORMAT = 1
-_TOLERANCE = 0.05  # relative, of the noise range
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,5 @@ class TunedSchedule:
         Raises:
             ValueError: It was tuned for others; the message states which.
         """
-        low, high = self.noise
-        if prior is not None and prior != self.prior:
-            raise ValueError(f"the schedule was tuned for prior {self.prior[:12]}, not for {prior[:12]}")
-        if task not in self.tasks:
-            tuned = ", ".join(self.tasks)
-            raise ValueError(f"the schedule was tuned for task {tuned}, not for {task}: run lavps tune")
-        if noise is None or not low * (1 - _TOLERANCE) <= noise <= high * (1 + _TOLERANCE):
-            raise ValueError(f"the schedule was tuned for noise {low:g} to {high:g}, not for {noise}")
+        own = (self.prior, self.tasks, self.noise)
+        check_scope("the schedule was tuned", own, prior, task, noise, "lavps tune")

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from .intervals import CalibratedScale, central_interval
+
 # In benchmarks/amortization_oracle.md the acceptance rate is at least 86 % on the training distribution, and
 # at most 72 % on operators outside it.
 _FAMILIAR = 0.75
@@ -188,7 +190,26 @@ class Posterior:
             )
         return self._quantiles[q]
 
-    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The central credible interval of every pixel at this level."""
+    def interval(
+        self, level: float = 0.9, certificate: CalibratedScale | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The central interval of every pixel at this level, (B, C, *spatial) each.
+
+        The ends are order statistics (:mod:`~lavps.samplers.intervals`): for exact samples the coverage is
+        the level, and 90 % need at least 19 samples. Streamed runs use their quantiles.
+
+        Args:
+            level: Level in (0, 1).
+            certificate: Certificate of ``lavps calibrate`` (:class:`lavps.restoration.Certificate`) for this
+                prior, operator, noise and sampler, whose correction is applied.
+
+        Raises:
+            ValueError: There are too few samples, or the certificate does not fit.
+        """
+        scale = 1.0 if certificate is None else certificate.scale(level, self.num_samples)
+        if self.samples is not None:
+            return central_interval(self.samples, level, scale)
+        if certificate is not None:
+            raise ValueError("a certificate corrects intervals of samples: keep the samples")
         tail = (1.0 - level) / 2
         return self.quantile(round(tail, 6)), self.quantile(round(1.0 - tail, 6))

@@ -19,7 +19,7 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["Tuning", "TuningConfig", "sample_score", "tune"]
+__all__ = ["Tuning", "TuningConfig", "sample_score", "simulate_family", "tune"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -297,13 +297,13 @@ class _ScheduleLoss:
 
     def _run(self, truth: Tensor, items: Sequence[int], family: OperatorFamily, seed: int) -> Run:
         """Return a run with two samples of every image."""
-        problem = _measured(truth, items, family, self.noise, seed)
+        problem = simulate_family(truth, items, family, self.noise, seed)
         return Run(
             CountingPrior(self.prior), problem.repeat(2), NoiseStreams.from_seed(len(truth), seed, items, 2)
         )
 
 
-def _measured(
+def simulate_family(
     truth: Tensor, items: Sequence[int], family: OperatorFamily, noise: tuple[float, float], seed: int
 ) -> InverseProblem:
     """Measure images with an operator and a noise level of their own, functions of (seed, item)."""

@@ -163,7 +163,7 @@ def test_a_kernel_is_part_of_the_scope(
     main(["restore", photo, *given, "--kernel", str(kernels["own"]), "--output", output])
     assert (tmp_path / "out" / "photo-lower-80.png").is_file()
     with pytest.raises(SystemExit):
-        main(["restore", photo, *given, "--kernel", str(kernels["other"]), "--output", output])
+        main(["restore", photo, *given, "--kernel", str(kernels["other"]), "--output", output, "--overwrite"])
     assert "another mask, kernel or Python file" in capsys.readouterr().err
 
 

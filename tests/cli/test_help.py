@@ -56,4 +56,4 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: 
             f"{command}: no description"
         )
     assert {("restore",), ("train", "prior"), ("bench", "sweep"), ("doctor",)} <= set(commands)
-    assert len(commands) == 23, commands
+    assert len(commands) == 24, commands

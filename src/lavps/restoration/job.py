@@ -173,9 +173,9 @@ class FileRestorer:
         written = Manifest.read(path)
         try:
             measured = self.job.measuring.read(file, self.restorer.image_shape)
+            restorer, how, _ = self._equipped(measured)
         except (OSError, ValueError):  # which its restoration reports
             return False
-        restorer, how, _ = self._equipped(measured)
         hashes, settings = self.restorer.hashes, restorer.settings
         request = requested(self.job, hashes, file, folder, measured, settings, how, self._at_once)
         if different := differences(written, request):

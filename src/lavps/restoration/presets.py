@@ -16,21 +16,22 @@ inference model, or of the prior if there is none. Without the file, these are t
 ==========  ==================  =====================================================================
 quality     without a model     LAVPS, safeguarded
 ==========  ==================  =====================================================================
-fast        WienerPIR, K = 8    K = 25, no gradient
+fast        TunedPIR, K = 8     K = 25, no gradient
 balanced    WienerPIR, K = 25   K = 50, no gradient
 best        WienerPIR, K = 100  K = 100, one whitened gradient per step, the model in the last 30 %
                                 of the time
 ==========  ==================  =====================================================================
 
-WienerPIR takes one denoiser evaluation per step. With a model, tasks known to be linear use linearized
+TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`). Both samplers take one denoiser
+evaluation per step. With a model, tasks known to be linear use linearized
 guidance in the second half of the time, without gradients: cheaper, and closer to the measurement
 (``benchmarks/speedup.md``); K = 25 and 50 without gradients and, as the best, K = 50 with one. Under a latent
 prior MGDM and LAVPS take five gradients per step with Adam: a data step would need many passes through the
 decoder.
 
-In place of a quality, a number of denoiser evaluations may be given: the balanced settings, with as many
-steps as fit. Without a model, one evaluation gives an estimate of the posterior mean
-(:class:`~lavps.samplers.PosteriorMean`).
+In place of a quality, a number of denoiser evaluations may be given: the schedule for any task if there is
+one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
+gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ from typing import Any, Literal, get_args
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
-from ..samplers import MGDM, PosteriorMean, WienerPIR
+from ..samplers import MGDM, PosteriorMean, TunedPIR, WienerPIR
 from ..samplers.settings import UNBOUND, Settings
+from ..samplers.universal import universal_evaluations
 
 Quality = Literal["fast", "balanced", "best"]
 FRONTS = "fronts.json"
@@ -121,7 +123,10 @@ def _model(steps: int = 0) -> Amortized:
 
 
 _DEFAULTS: dict[bool, tuple[Settings, ...]] = {
-    False: tuple(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (8, 25, 100)),
+    False: (
+        Settings(TunedPIR.universal(UNBOUND, 8)),
+        *(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (25, 100)),
+    ),
     True: (
         _mgdm(25, _model()),
         _mgdm(50, _model()),
@@ -202,6 +207,8 @@ def chosen(
     settings = _of_quality(front, "balanced").settings
     if evaluations == 1 and not settings.models:
         return FrontEntry.counted(_MEAN)
+    if isinstance(settings.template, WienerPIR) and evaluations in universal_evaluations():
+        return FrontEntry.counted(Settings(TunedPIR.universal(UNBOUND, evaluations)))
 
     def forwards(steps: int) -> float:
         try:

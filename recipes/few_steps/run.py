@@ -38,7 +38,7 @@ class Config(Study):
     precision: Precision = "fp32"
     validation_count: int = 16
     test_count: int = 32
-    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
+    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box")
     """Tasks."""
     evaluations: tuple[int, ...] = (4, 8, 24)
     """Numbers of denoiser evaluations."""

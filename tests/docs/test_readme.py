@@ -75,3 +75,21 @@ def test_there_are_examples() -> None:
     assert len(BLOCKS) == 2
     assert [command.split()[0] for command in ON_FILES].count("restore") == 4
     assert [command.split()[1] for command in COMMANDS] == ["prior", "inference"]
+
+
+def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
+    records = json.loads((ROOT / "benchmarks" / "few_steps.json").read_text())
+    means = {
+        (r["task"], r["name"], r["evaluations"], score): sum(r[score]) / len(r[score])
+        for r in records
+        for score in ("lpips", "crps")
+    }
+    assert {r["images"] for r in records} == {32}
+    tasks, ours, theirs = ("sr4", "motion-blur", "centre-box"), "TunedPIR (universal)", "DiffPIR"
+    for task in tasks:
+        for count in (4, 8):
+            for score in ("lpips", "crps"):
+                assert means[task, ours, count, score] < means[task, theirs, count, score]
+        assert means[task, ours, 8, "crps"] < means[task, theirs, 24, "crps"]
+    sharper = [task for task in tasks if means[task, theirs, 24, "lpips"] < means[task, ours, 8, "lpips"]]
+    assert len(sharper) == 2

@@ -263,6 +263,18 @@ def test_the_misfit_is_that_of_the_noise_at_low_and_high_noise(name: str) -> Non
     assert all(0.75 <= misfit <= 1.3 for misfit in misfits(name, 8, (0.001, 0.05)))
 
 
+@pytest.mark.parametrize("evaluations", [4, 8])
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_schedules_for_any_task_are_stable_with_another_prior(name: str, evaluations: int) -> None:
+    prior = oracle_mixture(16)
+    truth, operator = prior.sample(32, seed=3), named_family(name, SHAPE).draw(range(32), SHAPE)
+    sampler = lavps.TunedPIR.universal(prior, evaluations)
+    for std in (0.001, 0.05):
+        problem = lavps.InverseProblem.simulate(truth, operator, lavps.GaussianNoise(std), seed=2)
+        misfit = float(problem.chi_square(sampler.sample(problem).samples[:, 0]).mean())
+        assert 0.75 <= misfit <= 1.6, (std, misfit)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("num_steps", [8, 25, 100])

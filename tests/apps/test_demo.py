@@ -39,7 +39,7 @@ def test_every_task_is_measured_and_restored(folders: tuple[str, str], task: str
 def test_without_a_model_the_second_method_is_the_preset(tmp_path: Path) -> None:
     demonstration = Demonstration(str(write_prior(tmp_path / "prior", front=False)))
     problem, _ = demonstration.measured(picture(8, 8), DemoMeasurement("super-resolution", 0.0))
-    assert list(demonstration.methods("fast"))[1] == "WienerPIR, preset"
+    assert list(demonstration.methods("fast"))[1] == "TunedPIR, preset"
     mgdm, steps = (
         list(demonstration.run(problem, name, samples=2))[-1] for name in demonstration.methods("fast")
     )

@@ -31,6 +31,7 @@ READING_ORDER = [
     "variational",
     "minimizers",
     "guidance",
+    "intervals",
     "samplers",
     "training",
     "amortization",

@@ -23,7 +23,7 @@ from lavps.io import ImageFile, read_image, write_image
 from lavps.io.arrays import read_kernel, read_mask
 from lavps.operators import AveragePool, Blur, Mask, Operator
 from lavps.operators.registry import named_family
-from lavps.restoration.panels import comparison, picture_panel
+from lavps.pages.panels import comparison, picture_panel
 
 SIDE, NOISE = 64, 0.05
 TILES = {"small": (5, 2), "hole": (6, 3), "shaken": (4, 3)}  # row and column among the samples

@@ -36,7 +36,7 @@ class Config:
     """Optimizer steps of each schedule."""
     work: Path = Path("runs/universal")
     """Folder of the schedules; those found there are not learned again."""
-    output: Path = Path("src/lavps/samplers/universal.json")
+    output: Path = Path("src/lavps/data_step/universal.json")
     """File of the package."""
 
     def run(self) -> None:

@@ -100,7 +100,7 @@ def test_a_certified_restoration_writes_intervals_and_the_sentence(
     samples = np.stack([np.load(output / f"photo-{n + 1}.npy") for n in range(19)])
     posterior = torch.from_numpy(samples)[None]
     scale = certificate.scale(0.9, 19)
-    expected = lavps.samplers.intervals.central_interval(posterior, 0.9, scale)[0][0]
+    expected = lavps.intervals.central_interval(posterior, 0.9, scale)[0][0]
     np.testing.assert_allclose(ends["lower-90"], expected.numpy(), atol=1e-5)
     manifest = json.loads((output / "photo.json").read_text())
     assert manifest["result"]["certified"]["coverage"]["0.9"] == certificate.statement(0.9)

@@ -16,6 +16,7 @@ import lavps
 from extend.a_sampler import PulledDDIM
 from lavps import Context, DiagonalGaussian
 from lavps.data_step import Isotropic, Stationary
+from lavps.data_step.schedule_numbers import Trend
 from lavps.guidance import Amortized, Gradient, Linearized, switch
 from lavps.operators import AveragePool, CallableOperator
 from lavps.samplers import (
@@ -26,7 +27,6 @@ from lavps.samplers import (
     Sampler,
     UniformMidpoint,
 )
-from lavps.samplers.schedule_numbers import Trend
 from lavps.transitions import per_sample
 from support.problems import images, masking_problem, network_prior, pooling_problem
 

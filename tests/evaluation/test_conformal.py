@@ -20,7 +20,7 @@ from lavps.evaluation import (
     tarp_ranks,
     uniformity_p_value,
 )
-from lavps.samplers.intervals import central_interval, median
+from lavps.intervals import central_interval, median
 
 LEVELS = (0.5, 0.8, 0.9)
 SAMPLES = 19

@@ -120,7 +120,7 @@ def test_an_operator_is_a_problem_in_one_line(line: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("line", SHELL)
 def test_a_file_is_restored_in_one_line(line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    main(shlex.split(line)[1:])
+    main([*shlex.split(line)[1:], "--overwrite"])  # the lines share a folder
     restored = Image.open(place / "restored" / "photo.png")
     assert restored.size == ((32, 32) if "sr4" in line else (8, 8))
 

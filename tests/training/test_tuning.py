@@ -16,6 +16,7 @@ from torch import Tensor
 import lavps
 from lavps.cli import main
 from lavps.data_step import LARGEST_LEVEL, Stationary
+from lavps.data_step.schedule_numbers import Properties, Trend
 from lavps.evaluation import oracle_mixture, oracle_problem, score
 from lavps.operators.families import CentreBox, FixedOperator
 from lavps.priors import CountingPrior
@@ -23,7 +24,6 @@ from lavps.random import NoiseStreams
 from lavps.restoration.schedules import TunedSchedule
 from lavps.samplers import Settings
 from lavps.samplers.base import Run
-from lavps.samplers.schedule_numbers import Properties, Trend
 from lavps.training.tuning import TuningConfig, sample_score, tune
 from support.restoring import picture, save, write_prior
 

@@ -22,13 +22,13 @@ from ..operators import Blur, Mask
 from ..operators.families import FixedOperator, OperatorFamily
 from ..operators.registry import family_from
 from ..restoration.certificate import Certificate, task_record
-from ..restoration.certificate_page import certificate_page, summary
 from ..restoration.certify import certify
 from ..restoration.presets import Quality, chosen, front_for
 from ..restoration.restorer import Restorer
 from ..restoration.schedules import TunedSchedule
 from ..restoration.spec import MeasurementSpec
 from ..samplers import Settings
+from .certificate_page import certificate_page, summary
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
 from .options import Device, File, Folder, Model, N, PriorPath

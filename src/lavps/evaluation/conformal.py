@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..samplers.intervals import central_interval, median
+from ..intervals import central_interval, median
 
 SCALES = torch.logspace(-2, 2, 801, dtype=torch.float64)  # in steps of 1.2 %; SCALES[400] is 1
 
@@ -107,7 +107,7 @@ class Correction:
             >>> misses = interval_misses(torch.linspace(-1, 1, 19).expand(50, 19)[..., None], truth, 0.8)
             >>> found = Correction.fit(misses, 0.8)
             >>> round(found.before, 2), round(found.scale, 2), round(found.after, 2)
-            (0.4, 2.07, 0.82)
+            (0.44, 1.88, 0.8)
         """
         count = len(misses)
         # The scale of each image is learned on count - 1 others.

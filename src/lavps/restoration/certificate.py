@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from ..checkpoints.hashes import file_hash
+from ..checkpoints.scope import check_scope
 from ..evaluation import Correction, conformal_p_value
 from ..io.atomic import write_atomically
 from ..samplers import Settings
 from .degraded import script_of
-from .scope import check_scope
 from .spec import MeasurementSpec
 
 _FORMAT = 1

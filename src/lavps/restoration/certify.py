@@ -19,9 +19,9 @@ from ..evaluation import (
     tarp_ranks,
     uniformity_p_value,
 )
+from ..intervals import central_interval
 from ..operators.families import OperatorFamily
 from ..problem import InverseProblem
-from ..samplers.intervals import central_interval
 from ..training.tuning import simulate_family
 from .restorer import Restorer
 

@@ -22,12 +22,12 @@ from ..checkpoints.hashes import tensors_hash
 from ..image_formats import DEFAULT_SUFFIX, SUFFIXES
 from ..io.encode import encode_image
 from ..io.image import ImageFile
+from ..pages.panels import Panel, comparison, picture_panel, uncertainty_panel
 from ..samplers import Posterior, PosteriorMean
 from ..samplers.base import Step
 from ..samplers.posterior import OutOfDistributionWarning
 from ..samplers.state import StateStore
 from .manifest import assessment
-from .panels import Panel, comparison, picture_panel, uncertainty_panel
 from .restorer import Restorer
 from .spec import MeasuredFile
 from .stacking import stacked

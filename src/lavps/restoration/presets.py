@@ -53,12 +53,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ..data_step.universal import universal_evaluations
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
 from ..samplers import MGDM, PosteriorMean, TunedPIR, WienerPIR
 from ..samplers.settings import UNBOUND, Settings
-from ..samplers.universal import universal_evaluations
 
 Quality = Literal["fast", "balanced", "best"]
 FRONTS = "fronts.json"

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints.scope import check_scope
 from ..io.atomic import write_atomically
 from ..samplers import Settings
-from .scope import check_scope
 
 _FORMAT = 1
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..evaluation.noise_level import NoiseEstimate, estimated_noise
 from ..io.arrays import read_array, read_kernel, read_mask
 from ..io.decode import MOST_PIXELS, is_array, read_image
 from ..io.image import ImageError, ImageFile, match_channels
@@ -33,7 +34,6 @@ from ..operators.families import CentreBox, FixedOperator
 from ..operators.registry import family_from
 from ..problem import InverseProblem
 from .degraded import DegradedRecord, OperatorDraw, degraded_record, script_of
-from .noise_level import NoiseEstimate, estimated_noise
 
 DEFAULT_NOISE = 0.05
 _MASKS = ("inpaint", "centre-box", "random-rectangle", "random-pixels", "half-pixels")

@@ -1,5 +1,6 @@
 """Samplers: MGDM and LAVPS (one Gibbs loop), MGPS, WienerPIR, DDIM, the baselines; and what they return."""
 
+from ..guidance.midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .base import Cancelled, NonFiniteError, Sampler, Step
 from .daps import DAPS
 from .ddim import DDIM, DenoisingSampler
@@ -9,7 +10,6 @@ from .dps import DPS
 from .gibbs import LAVPS, MGDM
 from .mean import PosteriorMean
 from .mgps import MGPS
-from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .mmps import MMPS, PiGDM
 from .posterior import OutOfDistributionWarning, Posterior, Trace
 from .settings import UNBOUND, Settings, Unbound

@@ -30,6 +30,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..guidance import Amortized, Gradient, Guidance, Linearized, MidpointDraw, MidpointModel, switch
+from ..guidance.midpoints import Midpoint, PreviousMidpoint
 from ..minimizers import Adam, Minimizer
 from ..priors import Prior
 from ..random import Purpose
@@ -38,7 +39,6 @@ from ..transitions import bridge, forward
 from ..variational import Context
 from .base import Progress, Run, Sampler
 from .ddim import ddim_chain
-from .midpoints import Midpoint, PreviousMidpoint
 
 
 @dataclass(frozen=True)

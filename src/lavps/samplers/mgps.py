@@ -23,6 +23,7 @@ from functools import partial
 from torch import Tensor
 
 from ..guidance import Gradient, Guidance
+from ..guidance.midpoints import FractionMidpoint, Midpoint
 from ..minimizers import WhitenedGradient
 from ..priors import Prior
 from ..random import Purpose
@@ -30,7 +31,6 @@ from ..schedule import time_grid
 from ..transitions import bridge
 from ..variational import Context
 from .base import Progress, Run, Sampler
-from .midpoints import FractionMidpoint, Midpoint
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from .intervals import CalibratedScale, central_interval
+from ..intervals import CalibratedScale, central_interval
 
 # In benchmarks/amortization_oracle.md the acceptance rate is at least 86 % on the training distribution, and
 # at most 72 % on operators outside it.
@@ -195,7 +195,7 @@ class Posterior:
     ) -> tuple[Tensor, Tensor]:
         """The central interval of every pixel at this level, (B, C, *spatial) each.
 
-        The ends are order statistics (:mod:`~lavps.samplers.intervals`): for exact samples the coverage is
+        The ends are order statistics (:mod:`~lavps.intervals`): for exact samples the coverage is
         the level, and 90 % need at least 19 samples. Streamed runs use their quantiles.
 
         Args:

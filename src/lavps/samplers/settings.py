@@ -27,7 +27,9 @@ import torch
 from torch import Tensor
 
 from ..data_step import Isotropic, Stationary
+from ..data_step.schedule_numbers import Trend
 from ..guidance import Amortized, Gradient, Guidance, Linearized, MidpointModel, Switch
+from ..guidance.midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from ..minimizers import Adam, WhitenedGradient
 from ..noise import GaussianNoise
 from ..operators import Identity
@@ -44,9 +46,7 @@ from .dps import DPS
 from .gibbs import MGDM
 from .mean import PosteriorMean
 from .mgps import MGPS
-from .midpoints import FractionMidpoint, MixedMidpoint, PreviousMidpoint, UniformMidpoint
 from .mmps import MMPS, PiGDM
-from .schedule_numbers import Trend
 from .serialization import NETWORKS, UNBOUND, Unbound, decode, encode
 from .supervised import Supervised
 from .tuned import TunedPIR

@@ -16,9 +16,9 @@ The sample is the last :math:`x'`, a full draw from the Gaussian. WienerPIR is t
 
 The numbers are learned by gradients through the sampler (:mod:`lavps.training.tuning`). A schedule for
 several operators or noise levels also learns how they change with two properties of the problem
-(:class:`~lavps.samplers.schedule_numbers.Trend`), both noise levels of an image: that of the measurement, and
-that at which the unobserved part of the image is decided. A missing region is decided at high noise levels, a
-missing fine detail at low ones.
+(:class:`~lavps.data_step.schedule_numbers.Trend`), both noise levels of an image: that of the measurement,
+and that at which the unobserved part of the image is decided. A missing region is decided at high noise
+levels, a missing fine detail at low ones.
 """
 
 from __future__ import annotations
@@ -33,14 +33,22 @@ import torch
 from torch import Tensor
 
 from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step
+from ..data_step.schedule_numbers import (
+    NAMES,
+    UNIT_NOISE,
+    Properties,
+    ScheduleNumbers,
+    Trend,
+    as_tensors,
+    rounded,
+)
+from ..data_step.universal import universal_fields
 from ..operators.linalg import inner, weighted_conjugate_gradient
 from ..priors import Prior
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
-from .schedule_numbers import NAMES, UNIT_NOISE, Properties, ScheduleNumbers, Trend, as_tensors, rounded
-from .universal import universal_fields
 
 _TOLERANCE = 1e-5  # relative residual of the solution for a problem's properties
 

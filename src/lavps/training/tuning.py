@@ -8,9 +8,9 @@ loss is a proper score of both: for samples :math:`x^1, x^2` of the true image :
 as the mean over pixels (CRPS) plus the mean over patches of 8 x 8 pixels (energy score, with the root mean
 square of a patch as its norm). The CRPS alone does not depend on the correlation of pixels. The network is
 frozen; a schedule of K evaluations has 5 K - 3 numbers, and as many slopes for each property of the problem
-that it depends on (:class:`~lavps.samplers.schedule_numbers.Trend`). Neither score is sensitive to the fit of
-the measurement, so the squared logarithm of chi-square is added, with a small weight. A perceptual distance,
-such as LPIPS, can be added as the mean over both samples: it is not a proper score, and favours sharpness.
+that it depends on (:class:`~lavps.data_step.schedule_numbers.Trend`). Neither score is sensitive to the fit
+of the measurement, so the squared logarithm of chi-square is added, with a small weight. A perceptual
+distance, such as LPIPS, can be added as the mean over both samples: it is not a proper score, and favours sharpness.
 With several tasks, a step takes one of them, and its score counts relative to that of the initial schedule.
 
 References:
@@ -33,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
 
 from ..data_step import LARGEST_LEVEL
+from ..data_step.schedule_numbers import Properties, ScheduleNumbers, Trend, as_tensors, rounded
 from ..noise import GaussianNoise
 from ..operators.families import OperatorFamily
 from ..priors import CountingPrior, Prior
@@ -41,7 +42,6 @@ from ..problem import InverseProblem
 from ..random import NoiseStreams, Purpose
 from ..samplers.base import Run
 from ..samplers.diffpir import WienerPIR
-from ..samplers.schedule_numbers import Properties, ScheduleNumbers, Trend, as_tensors, rounded
 from ..samplers.tuned import TunedPIR
 
 _PATCH = 8

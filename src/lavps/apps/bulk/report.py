@@ -13,8 +13,8 @@ from PIL import Image
 from ...io.decode import read_image
 from ...io.image import ImageError
 from ...pages import data_uri, render
+from ...pages.panels import picture_panel
 from ...restoration.manifest import LARGEST_MISFIT
-from ...restoration.panels import picture_panel
 from .records import Record, RecordStore
 from .run import Bulk
 from .sinks import Sink

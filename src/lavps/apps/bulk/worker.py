@@ -14,8 +14,8 @@ from PIL import Image
 
 from ...io.decode import array_header, is_array
 from ...io.encode import encode_image
+from ...pages.panels import comparison, uncertainty_panel
 from ...restoration.files import RestoredFile, restore_files, suffix_for
-from ...restoration.panels import comparison, uncertainty_panel
 from ...restoration.restorer import Restorer
 from ...restoration.spec import MeasuredFile
 from ...restoration.stacking import batch_key

@@ -20,8 +20,8 @@ from ...noise import GaussianNoise
 from ...operators import AveragePool, Blur, Identity, Mask, Operator
 from ...operators.blur import gaussian_kernel
 from ...operators.families import MotionBlur
+from ...pages.panels import Panel, heat, picture_panel, uncertainty_scale
 from ...problem import InverseProblem
-from ...restoration.panels import Panel, heat, picture_panel, uncertainty_scale
 from ...restoration.presets import Quality, chosen, front_for
 from ...restoration.restorer import Restorer
 from ...samplers import MGDM, Sampler

@@ -20,9 +20,9 @@ from ...io.image import ImageError, ImageFile
 from ...noise import GaussianNoise
 from ...operators import Identity
 from ...operators.registry import NAMES
+from ...pages.panels import comparison, picture_panel, uncertainty_panel
 from ...problem import InverseProblem
 from ...restoration.files import ITEM
-from ...restoration.panels import comparison, picture_panel, uncertainty_panel
 from ...restoration.presets import chosen, front_for
 from ...restoration.restorer import Restorer
 from ...restoration.spec import ImageTooLarge, MeasuredFile, MeasurementSpec

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data_step import LARGEST_LEVEL
+from . import LARGEST_LEVEL
 
 _SMALLEST_RATIO = 1.02  # of neighbouring noise levels
 _LOWEST_LEVEL = 1e-4

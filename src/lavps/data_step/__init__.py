@@ -36,10 +36,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .operators.linalg import inner, weighted_conjugate_gradient
-from .problem import InverseProblem
-from .schedule import as_time
-from .transitions import per_sample
+from ..operators.linalg import inner, weighted_conjugate_gradient
+from ..problem import InverseProblem
+from ..schedule import as_time
+from ..transitions import per_sample
 
 LARGEST_LEVEL = 80.0  # stands for the infinite noise level at t = 1 of some schedules
 _CUTOFF = 0.6  # cycles per image below which the spectrum is flat

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..evaluation import estimate_noise
 from ..io.image import ImageFile
 from ..operators import JPEG, HDRClip, Mask, Operator, PhaseRetrieval
+from .noise_estimate import estimate_noise
 
 _ROUNDING = 2.0 / 255.0 / math.sqrt(12.0)  # noise of rounding to 8 bits, the smallest estimate
 _LOSSY = ("JPEG", "WEBP")

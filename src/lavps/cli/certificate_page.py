@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 
 from ..pages import data_uri, render
-from .certificate import Certificate
-from .certify import Example
-from .panels import comparison, picture_panel
+from ..pages.panels import comparison, picture_panel
+from ..restoration.certificate import Certificate
+from ..restoration.certify import Example
 
 
 def certificate_page(certificate: Certificate, examples: Sequence[Example]) -> str:

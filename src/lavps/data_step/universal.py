@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from ..data_step import Stationary
+from . import Stationary
 from .schedule_numbers import Trend
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lavps.restoration.panels import comparison, heat, picture_panel, uncertainty_panel, uncertainty_scale
+from lavps.pages.panels import comparison, heat, picture_panel, uncertainty_panel, uncertainty_scale
 
 
 def opened(content: bytes) -> np.ndarray:

@@ -10,8 +10,9 @@ square of a patch as its norm). The CRPS alone does not depend on the correlatio
 frozen; a schedule of K evaluations has 5 K - 3 numbers, and as many slopes for each property of the problem
 that it depends on (:class:`~lavps.data_step.schedule_numbers.Trend`). Neither score is sensitive to the fit
 of the measurement, so the squared logarithm of chi-square is added, with a small weight. A perceptual
-distance, such as LPIPS, can be added as the mean over both samples: it is not a proper score, and favours sharpness.
-With several tasks, a step takes one of them, and its score counts relative to that of the initial schedule.
+distance, such as LPIPS, can be added as the mean over both samples: it is not a proper score, and favours
+sharpness. With several tasks, a step takes one of them, and its score counts relative to that of the initial
+schedule.
 
 References:
     - Gneiting and Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, 2007.

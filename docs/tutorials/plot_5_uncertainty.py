@@ -68,7 +68,7 @@ show(
 # Do the samples explain the measurement? The misfit in units of the noise should be about 1: much more means that they
 # ignore it, much less that they fit its noise.
 
-misfit = problem.repeat(8).chi_square(posterior.samples[0])
+misfit = problem.repeat(posterior.samples.shape[1]).chi_square(posterior.samples[0])
 print("misfit:", [round(float(m), 2) for m in misfit])
 
 # %%

@@ -32,6 +32,7 @@ READING_ORDER = [
     "minimizers",
     "guidance",
     "intervals",
+    "streaming",
     "samplers",
     "training",
     "amortization",

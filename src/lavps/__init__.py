@@ -12,7 +12,13 @@ The modules, in the paper's order:
 from importlib.metadata import version as _version
 
 from . import guidance, operators
-from .amortization import ConditionalDenoiser, InferenceModel, load_conditional, load_inference_model
+from .amortization import (
+    ConditionalDenoiser,
+    InferenceModel,
+    load_conditional,
+    load_few_step,
+    load_inference_model,
+)
 from .checkpoints import load_prior, save_prior
 from .guidance import Guidance
 from .minimizers import Adam, WhitenedGradient
@@ -40,6 +46,8 @@ from .samplers import (
     MGPS,
     MMPS,
     DiffPIR,
+    FewStep,
+    FewStepModel,
     PiGDM,
     Posterior,
     PosteriorMean,
@@ -73,6 +81,8 @@ __all__ = [
     "DiffPIR",
     "DiscreteVP",
     "EDMPrior",
+    "FewStep",
+    "FewStepModel",
     "Flow",
     "GaussianMixturePrior",
     "GaussianNoise",
@@ -106,6 +116,7 @@ __all__ = [
     "exact_posterior",
     "guidance",
     "load_conditional",
+    "load_few_step",
     "load_inference_model",
     "load_prior",
     "operators",

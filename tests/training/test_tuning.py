@@ -24,7 +24,8 @@ from lavps.random import NoiseStreams
 from lavps.restoration.schedules import TunedSchedule
 from lavps.samplers import Settings
 from lavps.samplers.base import Run
-from lavps.training.tuning import TuningConfig, sample_score, tune
+from lavps.training.scores import sample_score
+from lavps.training.tuning import TuningConfig, tune
 from support.restoring import picture, save, write_prior
 
 

@@ -4,7 +4,13 @@ from .conditional import ConditionalDenoiser, ConditionalTask
 from .conditioning import Conditioning, LikelihoodGradient, Palette, conditioning_channels
 from .contexts import ContextSource
 from .inference import InferenceTask
-from .loading import load_conditional, load_inference_model, save_conditional, save_inference_model
+from .loading import (
+    load_conditional,
+    load_few_step,
+    load_inference_model,
+    save_conditional,
+    save_inference_model,
+)
 from .model import InferenceModel
 
 __all__ = [
@@ -18,6 +24,7 @@ __all__ = [
     "Palette",
     "conditioning_channels",
     "load_conditional",
+    "load_few_step",
     "load_inference_model",
     "save_conditional",
     "save_inference_model",

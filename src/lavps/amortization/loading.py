@@ -1,17 +1,20 @@
-"""Saving and loading of inference models and conditional denoisers."""
+"""Saving and loading of inference models, few-step models and conditional denoisers."""
 
 from __future__ import annotations
 
 __all__ = [
     "check_fits",
     "load_conditional",
+    "load_few_step",
     "load_inference_model",
+    "load_model",
     "prior_hash",
     "save_conditional",
+    "save_few_step",
     "save_inference_model",
 ]
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import torch
 from ..checkpoints.folder import (
     ModelConfig,
     build_described,
+    load_model_prior,
     load_weights,
     model_folder,
     read_config,
@@ -28,7 +32,9 @@ from ..checkpoints.folder import (
 )
 from ..checkpoints.hashes import tensors_hash, weights_hash
 from ..priors import EDMPrior, GaussianMixturePrior, NetworkPrior, Prior
+from ..samplers import FewStepModel
 from ..schedule import Schedule
+from ..training.few_step import FewStepTask
 from .conditional import ConditionalDenoiser, ConditionalTask
 from .conditioning import Conditioning, LikelihoodGradient, Palette
 from .inference import InferenceTask
@@ -132,6 +138,14 @@ def load_inference_model(
     )
     load_weights(folder, model, config)
     model.eval().requires_grad_(False).to(device)
+    model.check_prior = _check_of(config)
+    if prior is not None:
+        model.check_prior(prior)
+    return model
+
+
+def _check_of(config: ModelConfig) -> Callable[[Prior], None]:
+    """Return a function that raises ValueError for priors other than that of a model's training."""
 
     def check(candidate: Prior) -> None:
         found = prior_hash(candidate)
@@ -139,10 +153,62 @@ def load_inference_model(
         found = config.prior_hash or "" if found is None else found
         check_fits(config, found, candidate.schedule, getattr(candidate, "name", None))
 
-    model.check_prior = check
-    if prior is not None:
-        check(prior)
+    return check
+
+
+def save_few_step(
+    folder: str | Path,
+    task: FewStepTask,
+    prior: ModelConfig,
+    limits: Sequence[float],
+    training: Mapping[str, Any] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> ModelConfig:
+    """Write a trained few-step model as a model folder.
+
+    Args:
+        folder: Folder, created if missing.
+        task: Training task with the network.
+        prior: Configuration of the prior.
+        limits: Largest accepted relative misfits (:meth:`FewStepTask.limits`).
+        training: Settings and metrics of the training, for the reader.
+        dtype: Precision of the stored weights.
+    """
+    described = task.describe()
+    config = ModelConfig(
+        "few-step",
+        prior.network,
+        prior.schedule,
+        prior.image_shape,
+        prior.prediction,
+        prior.time_input,
+        prior.sigma_data,
+        operator={name: described[name] for name in ("tasks", "noise") if name in described},
+        window={"evaluations": described["evaluations"], "limits": list(limits)},
+        prior_hash=prior.weights_hash,
+        training=dict(training or {}),
+    )
+    return save_model(folder, task.network, config, dtype)
+
+
+def load_few_step(
+    path: str | Path, prior: Prior | None = None, device: str | torch.device = "cpu"
+) -> FewStepModel:
+    """Return the few-step model in a model folder or at a Hub id; the arguments are those above."""
+    denoiser, config = load_model_prior(path, device, "few-step"), read_config(path)
+    limits = tuple(float(limit) for limit in (config.window or {})["limits"])
+    model = FewStepModel(denoiser, limits, _check_of(config))
+    if prior is not None and model.check_prior is not None:
+        model.check_prior(prior)
     return model
+
+
+def load_model(
+    path: str | Path, prior: Prior | None = None, device: str | torch.device = "cpu"
+) -> InferenceModel | FewStepModel:
+    """Return the inference model or few-step model in a model folder or at a Hub id."""
+    load = load_few_step if read_config(path).kind == "few-step" else load_inference_model
+    return load(path, prior, device)
 
 
 def save_conditional(
@@ -199,9 +265,9 @@ def load_conditional(path: str | Path, device: str | torch.device = "cpu") -> Co
 def check_fits(
     config: ModelConfig, prior_hash: str, schedule: Schedule, prior_name: str | None = None
 ) -> None:
-    """Raise ValueError unless an inference model fits its prior, of this hash, schedule and name."""
-    if config.kind != "inference":
-        raise ValueError(f"a model of kind {config.kind!r} is not an inference model")
+    """Raise ValueError unless a model fits its prior, of this hash, schedule and name."""
+    if config.kind not in ("inference", "few-step"):
+        raise ValueError(f"a model of kind {config.kind!r} is not used beside a prior")
     if config.prior_hash != prior_hash:
         own, other = (
             f"{name} ({str(value)[:12]})" if name else str(value)

@@ -6,18 +6,17 @@ __all__ = ["Models", "Precision"]
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from torch import nn
-
-from ..amortization.loading import load_conditional, load_inference_model
+from ..amortization.loading import load_conditional, load_model
 from ..checkpoints.folder import load_model_prior, read_config
 from ..priors import EDMPrior, NetworkPrior
 from ..priors.precision import in_half, with_autocast
 from ..problem import InverseProblem
-from ..samplers import OutOfDistributionWarning, Posterior, Sampler, Settings, Supervised
+from ..samplers import FewStepModel, OutOfDistributionWarning, Posterior, Sampler, Settings, Supervised
 from .methods import model_name
 
 Precision = Literal["fp32", "bf16"]
@@ -40,7 +39,7 @@ class Models:
         self.path = str(prior)
         loaded = load_model_prior(prior, device)
         self.prior: NetworkPrior | EDMPrior = with_autocast(loaded) if precision == "bf16" else loaded
-        self._loaded: dict[tuple[str, bool], nn.Module] = {}
+        self._loaded: dict[tuple[str, bool], Any] = {}
 
     def model(self, method: Settings) -> Any:
         """Load the inference model or conditional denoiser of a method; None if it has none."""
@@ -49,9 +48,11 @@ class Models:
             return None
         supervised = isinstance(method.template, Supervised)
         if (name, supervised) not in self._loaded:
-            load: Any = load_conditional if supervised else partial(load_inference_model, prior=self.prior)
+            load: Any = load_conditional if supervised else partial(load_model, prior=self.prior)
             model = load(name, device=self.device)
-            if self.precision == "bf16":
+            if self.precision == "bf16" and isinstance(model, FewStepModel):
+                model = replace(model, prior=with_autocast(cast(NetworkPrior, model.prior)))
+            elif self.precision == "bf16":
                 model.network = in_half(model.network)
             self._loaded[name, supervised] = model
         return self._loaded[name, supervised]

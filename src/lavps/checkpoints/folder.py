@@ -41,7 +41,7 @@ from .hub import download
 from .sizes import read_text, require_network, weights_in
 from .zoo import zoo_model
 
-Kind = Literal["prior", "inference", "conditional"]
+Kind = Literal["prior", "inference", "conditional", "few-step"]
 _WEIGHTS, _CONFIG, _CARD, _FORMAT = "model.safetensors", "config.json", "README.md", 1
 _LARGEST_SIDE = 1 << 16
 _SCHEDULES: dict[str, type[Any]] = {c.__name__: c for c in (VPLinear, Cosine, Flow, VE, DiscreteVP)}
@@ -70,7 +70,7 @@ class ModelConfig:
     """Content of ``config.json``.
 
     Attributes:
-        kind: "prior", "inference" (an inference model) or "conditional" (a supervised denoiser).
+        kind: "prior", "inference" (an inference model), "conditional" (a supervised denoiser) or "few-step".
         network: Description of the network for :func:`~lavps.nn.build_network`.
         schedule: Schedule of the training.
         image_shape: Shape (C, *spatial) of the training images.
@@ -79,8 +79,8 @@ class ModelConfig:
         sigma_data: Parameter of EDM's preconditioning, which replaces the two above.
         conditioning: Conditioning of the network on the measurement.
         operator: Family of operators of the training.
-        window: Sampler and range of times of the training.
-        prior_hash: :func:`weights_hash` of the prior that an inference model was trained with.
+        window: Sampler and range of times of the training; of a few-step model, its limits.
+        prior_hash: :func:`weights_hash` of the prior that another model was trained with.
         training: Settings and metrics of the training, for the reader.
         range: Pixel range, always [-1, 1].
         dtype: Precision of the stored weights. This and the following are set by :func:`save_model`.
@@ -211,12 +211,20 @@ def load_weights(path: str | Path, network: nn.Module, config: ModelConfig) -> N
         raise ValueError(f"{file} has the weights_hash {found}, not {config.weights_hash} of its {_CONFIG}")
 
 
-def load_model_prior(path: str | Path, device: str | torch.device = "cpu") -> NetworkPrior | EDMPrior:
-    """Return the prior in a model folder or at a Hub id, frozen and in float32."""
+def load_model_prior(
+    path: str | Path, device: str | torch.device = "cpu", kind: Kind = "prior"
+) -> NetworkPrior | EDMPrior:
+    """Return the prior in a model folder or at a Hub id, frozen and in float32.
+
+    Args:
+        path: Model folder or Hub id.
+        device: Device of the network.
+        kind: Kind of the model: "prior", or "few-step" for the denoiser of a few-step model.
+    """
     folder = model_folder(path)
     config = read_config(folder)
-    if config.kind != "prior":
-        raise ValueError(f"{path} holds a model of kind {config.kind!r}, not a prior")
+    if config.kind != kind:
+        raise ValueError(f"{path} holds a model of kind {config.kind!r}, not a {kind}")
     network = build_described(folder, config)
     load_weights(folder, network, config)
     network.requires_grad_(False).to(device)

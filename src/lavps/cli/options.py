@@ -51,7 +51,8 @@ class RestorationOptions:
     noise: Std[float | None] = None
     # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
     keep_known: bool | None = None
-    inference_model: Model[str | None] = None  # Inference model that was trained for this prior.
+    # Inference model or few-step model that was trained for this prior.
+    inference_model: Model[str | None] = None
     samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
     seed: N[int] = 0  # Seed of the sampler's noise.
     quality: Quality | None = None  # Preset of quality against cost; default balanced.

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from ..checkpoints import zoo_model
 from ..operators.registry import TASKS
+from ..pages.preview import preview_name
 from ..restoration.certificate import Certificate
 from ..restoration.certified import certified_report, interval_names
 from ..restoration.config import RestorationConfig
@@ -28,7 +29,6 @@ from ..restoration.forecast import RunForecast
 from ..restoration.job import FileRestorer
 from ..restoration.manifest import Manifest
 from ..restoration.pacing import parse_duration
-from ..restoration.preview import preview_name
 from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
 from .options import File, N, PriorPath, RestorationOptions, Std

@@ -1,24 +1,21 @@
-"""``lavps train``: priors, inference models and conditional denoisers from a folder of images.
+"""``lavps train``: priors, inference models, conditional denoisers and few-step models.
 
-All three share data and trainer (:class:`Training`), and write a model folder, OUTPUT/model.
+All share data and trainer (:class:`Training`), and write a model folder, OUTPUT/model.
 """
 
 from __future__ import annotations
 
-__all__ = ["Train", "TrainConditional", "TrainInference", "TrainPrior", "Training"]
+__all__ = ["Train", "TrainConditional", "TrainInference", "TrainPrior"]
 
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import nn
 
 from ..amortization.conditional import ConditionalDenoiser, ConditionalTask
 from ..amortization.contexts import ContextSource
@@ -26,7 +23,6 @@ from ..amortization.inference import InferenceTask
 from ..amortization.loading import prior_hash, save_conditional, save_inference_model
 from ..amortization.model import InferenceModel
 from ..checkpoints.folder import load_model_prior, model_name, read_config, save_model
-from ..devices import resolve_device
 from ..evaluation.typicality import TypicalityReference
 from ..guidance import Amortized, Gradient, switch
 from ..minimizers import WhitenedGradient
@@ -36,109 +32,18 @@ from ..operators.registry import family_from
 from ..priors import Prior
 from ..samplers import MGDM, MGPS
 from ..training.augmentation import Augmentation
-from ..training.crops import RandomCrops
-from ..training.data import ImageData
 from ..training.denoiser import DenoiserTask, Target, Times
 from ..training.finetune import init_from
-from ..training.plan import planned
 from ..training.task import Task
-from ..training.trainer import TrainerConfig, train
 from .choices import SCHEDULES, MeasurementOptions, NetworkName, ScheduleName, describe_network
 from .failures import fatal
 from .options import Folder, Model, N, Std, T
 from .reference import TrainReference, first_images
+from .train_few_step import TrainFewStep
+from .training import Training, Writer
 
-Writer = Callable[[Path, dict[str, Any], torch.dtype], object]
-_Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
 _Network = Annotated[T, tyro.conf.arg(metavar="|".join((*get_args(NetworkName), "FILE.json")))]
-_PREVIEWED = 8  # images per preview
 _REFERENCE_IMAGES = 128
-_HOURS = 2.0  # on a CPU
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training(ABC):
-    """Options of every training run: images and trainer."""
-
-    data: _Images[Path]  # Training images: a folder of png, jpg or webp files or of tar shards, or one tar.
-    trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")]
-    # Duration, instead of --steps: a few steps are timed and a plan is printed. Default on a CPU: 2 hours.
-    hours: Annotated[float | None, tyro.conf.arg(metavar="HOURS")] = None
-    # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
-    crop: Literal["centre", "random"] = "centre"
-    flip: bool = True  # Random horizontal flips.
-    quarter_turns: bool = False  # Random rotations by 0, 90, 180 or 270 degrees.
-    cache: bool = True  # Decoding once, to OUTPUT/cache, instead of at every access.
-    skip_bad: bool = False  # Skipping of files that cannot be decoded, or are smaller than a random crop.
-    validation: _Images[Path | None] = None  # Validation images, in the form of the training images.
-    # Maximum number of validation images; with random crops, the number of crops, fixed for all validations.
-    validation_images: N[int] = 64
-    weights: Literal["float32", "bfloat16", "float16"] = "float32"  # Precision of the written weights.
-
-    @property
-    @abstractmethod
-    def image_shape(self) -> tuple[int, ...]:
-        """(C, H, W) of the images."""
-
-    @abstractmethod
-    def plan(self) -> tuple[Task, Writer]:
-        """Return the task, and the function that writes its model: (folder, training record, dtype)."""
-
-    def run(self) -> None:
-        """Train, and write the model."""
-        task, write = self.plan()
-        data = self._images(self.data, Augmentation(self.flip, self.quarter_turns, self.trainer.seed))
-        if data.bad:
-            print(f"skipped {len(data.bad)} files: {', '.join(data.bad[:3])} ...", file=sys.stderr)
-        held_out = None if self._held_out is None else ImageData.from_tensor(self._held_out)
-        config = self._planned(task, data)
-        result = train(task, data, config, held_out)
-        if result.is_main:
-            about = asdict(config) | {"output": config.output.name, "data": data.describe()}
-            about["validation"] = result.validation
-            if len(config.decays) > 1:
-                about["exported_ema_decay"] = result.ema_decay
-                print(f"the weights are averaged with decay {result.ema_decay}, of {config.decays}")
-            write(config.output / "model", about, getattr(torch, self.weights))
-            print(f"the model is in {config.output / 'model'}")
-
-    def _planned(self, task: Task, data: ImageData | RandomCrops) -> TrainerConfig:
-        """Return the trainer's settings, with a number of steps for the hours, and print the plan."""
-        config, hours = self.trainer, self.hours
-        has_steps = config.steps != TrainerConfig.steps
-        if hours is not None and has_steps:
-            raise ValueError("give --hours or --steps, not both: each sets the length of the training")
-        if hours is None and (has_steps or not (config.cpu or resolve_device("auto") == "cpu")):
-            return config
-        config, plan = planned(config, task, data, _HOURS if hours is None else hours)
-        print(plan, flush=True)
-        if self.validation is None and plan.warning is not None:
-            print(f"warning: {plan.warning}", file=sys.stderr, flush=True)
-        return config
-
-    def _images(self, path: Path, augmentation: Augmentation) -> ImageData | RandomCrops:
-        channels, height, width = self.image_shape
-        make = RandomCrops if self.crop == "random" else ImageData
-        return make.open(
-            path,
-            (height, width),
-            channels,
-            cache=self.trainer.output / "cache" if self.cache else False,
-            skip_bad=self.skip_bad,
-            **asdict(augmentation),
-        )
-
-    @cached_property
-    def _held_out(self) -> Tensor | None:
-        """Validation images, shape (N, C, H, W)."""
-        if self.validation is None:
-            return None
-        return first_images(self._images(self.validation, Augmentation()), self.validation_images)
-
-    @property
-    def _previewed(self) -> Tensor | None:
-        """Validation images that a preview restores."""
-        return None if self._held_out is None else self._held_out[:_PREVIEWED]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +104,9 @@ class TrainPrior(_TrainDenoiser):
 
     def _measure(self, folder: Path) -> None:
         """Write the typicality reference, of validation images or, without any, of training images."""
-        images, prior = self._held_out, load_model_prior(folder)
+        images, prior = self.held_out, load_model_prior(folder)
         if images is None:
-            images = first_images(self._images(self.data, Augmentation()), _REFERENCE_IMAGES)
+            images = first_images(self.images(self.data, Augmentation()), _REFERENCE_IMAGES)
         with suppress(ValueError):  # too few images
             TypicalityReference.measure(prior, images, prior_hash(prior)).write(folder)
 
@@ -233,7 +138,7 @@ class TrainConditional(_TrainDenoiser):
             times_std=self.times_std,
             seed=self.trainer.seed,
             description={"task": measurement.task, "network": network} | initial,
-            preview_images=self._previewed,
+            preview_images=self.previewed,
         )
         return task, lambda folder, about, dtype: save_conditional(
             folder, task, network, about | initial, dtype
@@ -285,7 +190,7 @@ class TrainInference(Training):
             self.step_counts,
         )
         about = {"task": measurement.task, "network": network, "prior_hash": prior_hash(prior)}
-        task = InferenceTask(source, about, self._previewed)
+        task = InferenceTask(source, about, self.previewed)
         return task, lambda folder, about, dtype: save_inference_model(
             folder, task, network, self.image_shape, about | {"prior": model_name(self.prior)}, dtype
         )
@@ -308,6 +213,7 @@ class Train:
         Annotated[TrainPrior, tyro.conf.subcommand("prior")]
         | Annotated[TrainInference, tyro.conf.subcommand("inference")]
         | Annotated[TrainConditional, tyro.conf.subcommand("conditional")]
+        | Annotated[TrainFewStep, tyro.conf.subcommand("few-step")]
         | Annotated[TrainReference, tyro.conf.subcommand("reference")]
     )
 

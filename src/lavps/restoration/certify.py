@@ -22,7 +22,7 @@ from ..evaluation import (
 from ..intervals import central_interval
 from ..operators.families import OperatorFamily
 from ..problem import InverseProblem
-from ..training.tuning import simulate_family
+from ..training.scores import simulate_family
 from .restorer import Restorer
 
 _EXAMPLES = 3

@@ -17,6 +17,7 @@ from ..checkpoints import local_copy
 from ..checkpoints.hashes import file_hash
 from ..evaluation.typicality import TypicalityReference
 from ..io.atomic import write_atomically
+from ..pages.preview import Preview, preview_name
 from ..priors import LatentPrior
 from ..samplers.base import Step
 from .certified import certified_outputs, check_certified
@@ -29,7 +30,6 @@ from .manifest import Manifest
 from .memory import BatchLimits, within_memory
 from .pacing import PassTimes, within_budget
 from .presets import chosen, front_for
-from .preview import Preview, preview_name
 from .request import differences, request_key, requested
 from .restorer import Restorer
 from .resume import RunFile, state_name

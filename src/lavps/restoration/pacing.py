@@ -27,6 +27,7 @@ from ..guidance import Linearized, MidpointModel
 from ..noise import GaussianNoise
 from ..priors import Prior
 from ..problem import InverseProblem
+from ..samplers import FewStepModel
 from ..schedule import as_time
 from ..variational import Context
 from .presets import FrontEntry
@@ -65,14 +66,18 @@ class PassTimes:
 
     @classmethod
     def measure(
-        cls, prior: Prior, problem: InverseProblem, model: MidpointModel | None = None, patience: float = 1.0
+        cls,
+        prior: Prior,
+        problem: InverseProblem,
+        model: MidpointModel | FewStepModel | None = None,
+        patience: float = 1.0,
     ) -> PassTimes:
         """Time the passes on a problem with as many rows as a batch of the run.
 
         Args:
             prior: Prior of the sampler, tiled if need be.
             problem: Inverse problem.
-            model: Inference model of the sampler.
+            model: Model of the sampler; a few-step model takes the time of the prior.
             patience: Seconds after which a timing is not repeated.
         """
         x, t = problem.like.new_zeros(len(problem), *problem.image_shape), as_time(_LATE)
@@ -88,7 +93,9 @@ class PassTimes:
         with torch.no_grad():
             forward = seconds_of(lambda: prior.denoise(x, t), x.device, patience)
             both = seconds_of(gradient, x.device, patience)
-            passes = 0.0 if model is None else seconds_of(lambda: model(context), x.device, patience)
+            passes = 0.0
+            if model is not None and not isinstance(model, FewStepModel):
+                passes = seconds_of(lambda: model(context), x.device, patience)
             bend = 0.0 if once else seconds_of(lambda: problem.curvature(x), x.device, patience)
             step = seconds_of(lambda: Linearized()(context), x.device, patience) if linear else 0.0
             level, images = prior.schedule.noise_level(t), Stationary()

@@ -43,6 +43,7 @@ __all__ = [
     "Quality",
     "Settings",
     "chosen",
+    "few_step_front",
     "front_for",
     "read_fronts",
 ]
@@ -51,13 +52,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
+from ..checkpoints.folder import read_config
 from ..data_step.universal import universal_evaluations
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
-from ..samplers import MGDM, PosteriorMean, TunedPIR, WienerPIR
+from ..samplers import MGDM, FewStep, FewStepModel, PosteriorMean, TunedPIR, WienerPIR
 from ..samplers.settings import UNBOUND, Settings
 
 Quality = Literal["fast", "balanced", "best"]
@@ -173,12 +175,21 @@ def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
     return []
 
 
+def few_step_front(evaluations: int) -> list[FrontEntry]:
+    """Return the only entry for a few-step model."""
+    sampler = FewStep(UNBOUND, cast(FewStepModel, UNBOUND), evaluations=evaluations)
+    return [FrontEntry.counted(Settings(sampler))]
+
+
 def front_for(
     folder: str | Path | None, amortized: bool, task: str | None, latent: bool = False
 ) -> list[FrontEntry]:
     """Return the front of a model, best last: measured, or the defaults above."""
     if folder is not None and (measured := read_fronts(folder, task)):
         return measured
+    described = amortized and folder is not None and (Path(folder) / "config.json").is_file()
+    if described and (config := read_config(str(folder))).kind == "few-step":
+        return few_step_front(int((config.window or {})["evaluations"]))
     linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
     return [FrontEntry.counted(settings) for settings in table[amortized]]
@@ -205,6 +216,10 @@ def chosen(
     if quality is not None:
         raise ValueError("give a quality or a number of evaluations, not both: each sets the cost")
     settings = _of_quality(front, "balanced").settings
+    if isinstance(settings.template, FewStep):
+        if evaluations != (own := settings.num_steps):
+            raise ValueError(f"the few-step model takes {own} evaluations: leave the number out")
+        return FrontEntry.counted(settings)
     if evaluations == 1 and not settings.models:
         return FrontEntry.counted(_MEAN)
     if isinstance(settings.template, WienerPIR) and evaluations in universal_evaluations():

@@ -17,8 +17,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..amortization import InferenceModel, load_inference_model
-from ..amortization.loading import prior_hash
+from ..amortization import InferenceModel
+from ..amortization.loading import load_model, prior_hash
 from ..checkpoints import load_prior
 from ..checkpoints.hashes import weights_hash
 from ..noise import GaussianNoise, NoiseModel
@@ -28,13 +28,13 @@ from ..operators.pixel_range import check_range
 from ..priors import LatentPrior, Prior
 from ..priors.precision import Precision
 from ..problem import InverseProblem
-from ..samplers import Posterior, Sampler, Settings
+from ..samplers import FewStepModel, Posterior, Sampler, Settings
 from ..samplers.base import Step
 from ..samplers.entry import check_images
 from ..samplers.state import StateStore
 from ..tiling.tiled import TiledPrior, tiled_model
 from .pacing import PassTimes
-from .presets import FrontEntry, Quality, chosen, front_for
+from .presets import FrontEntry, Quality, chosen, few_step_front, front_for
 
 _PRESET = cast(Settings, None)  # replaced by that of prior and model
 
@@ -46,7 +46,7 @@ class Restorer:
     Args:
         prior: Denoiser.
         settings: Settings of the sampler; default the balanced preset.
-        model: Inference model of this prior; None samples zero-shot.
+        model: Inference model or few-step model of this prior; None samples zero-shot.
         image_shape: Shape (C, *spatial) of the prior's images; default the prior's attribute. Other sizes are
             restored window by window; without a shape, every size is used as it is.
         tile_batch: Windows per denoiser call.
@@ -65,7 +65,7 @@ class Restorer:
 
     prior: Prior
     settings: Settings = _PRESET
-    model: InferenceModel | None = None
+    model: InferenceModel | FewStepModel | None = None
     image_shape: tuple[int, ...] | None = None
     tile_batch: int = 16
     progress: Callable[[int], None] | None = None
@@ -75,7 +75,7 @@ class Restorer:
             known = getattr(self.prior, "image_shape", None)
             object.__setattr__(self, "image_shape", None if known is None else tuple(known))
         if self.settings is _PRESET:
-            front = front_for(None, self.model is not None, None, isinstance(self.prior, LatentPrior))
+            front = _front(None, self.model, isinstance(self.prior, LatentPrior))
             object.__setattr__(self, "settings", chosen(front).settings)
 
     @classmethod
@@ -92,7 +92,7 @@ class Restorer:
     ) -> Restorer:
         """Load model folders or checkpoints; raise if the model was not trained for the prior."""
         loaded = load_prior(prior, device, label, precision, compiled)
-        warm = None if model is None else load_inference_model(model, loaded, device)
+        warm = None if model is None else load_model(model, loaded, device)
         if settings is None:
             front = front_for(model or prior, warm is not None, None, isinstance(loaded, LatentPrior))
             settings = chosen(front).settings
@@ -101,14 +101,19 @@ class Restorer:
     @cached_property
     def hashes(self) -> tuple[str | None, str | None]:
         """Hashes of the weights of prior and model."""
+        if isinstance(self.model, FewStepModel):
+            return prior_hash(self.prior), prior_hash(self.model.prior)
         return prior_hash(self.prior), None if self.model is None else weights_hash(self.model)
 
-    def on(self, image_shape: Sequence[int]) -> tuple[Prior, InferenceModel | None]:
+    def on(self, image_shape: Sequence[int]) -> tuple[Prior, InferenceModel | FewStepModel | None]:
         """Return prior and model for images (C, *spatial), tiled if need be; latent priors are not tiled."""
         if (window := self._window(image_shape)) is None:
             return self.prior, self.model
-        model = None if self.model is None else tiled_model(self.model, window, self.tile_batch)
-        return TiledPrior(self.prior, window, batch=self.tile_batch, progress=self.progress), model
+        prior = TiledPrior(self.prior, window, batch=self.tile_batch, progress=self.progress)
+        model = self.model
+        if isinstance(model, FewStepModel):
+            return prior, replace(model, prior=replace(prior, prior=model.prior), check_prior=None)
+        return prior, None if model is None else tiled_model(model, window, self.tile_batch)
 
     def _window(self, image_shape: Sequence[int]) -> tuple[int, ...] | None:
         """Return the size of the windows for images (C, *spatial); None if they are not tiled."""
@@ -193,6 +198,15 @@ class Restorer:
         return replace(posterior, samples=samples, mean=samples.mean(1), std=std, chi_square=misfits)
 
 
+def _front(
+    folder: str | Path | None, model: InferenceModel | FewStepModel | None, latent: bool
+) -> list[FrontEntry]:
+    """Return the front of a loaded model, or of the prior in a folder."""
+    if isinstance(model, FewStepModel):
+        return few_step_front(len(model.limits))
+    return front_for(folder, model is not None, None, latent)
+
+
 def _reporting(
     progress: Callable[[int], None], callback: Callable[[Step], bool | None] | None
 ) -> Callable[[Step], bool | None]:
@@ -212,7 +226,7 @@ def restore(
     noise: float | NoiseModel = 0.05,
     samples: int = 1,
     *,
-    model: InferenceModel | None = None,
+    model: InferenceModel | FewStepModel | None = None,
     quality: Quality | None = None,
     evaluations: int | None = None,
     seed: int = 0,
@@ -226,7 +240,7 @@ def restore(
         prior: Denoiser, model folder or another library's checkpoint; tiled for images of other sizes.
         noise: Standard deviation σ in the units of y, 0 for exact values, or a noise model.
         samples: Number of samples per item.
-        model: Inference model of this prior.
+        model: Inference model or few-step model of this prior.
         quality: "fast", "balanced" or "best" (:mod:`~lavps.restoration.presets`); default "balanced".
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for an
             estimate of the posterior mean.
@@ -247,7 +261,7 @@ def restore(
     """
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
     folder = prior if isinstance(prior, str | Path) else None
-    front = front_for(folder, model is not None, None, isinstance(loaded, LatentPrior))
+    front = _front(folder, model, isinstance(loaded, LatentPrior))
     entry = chosen(front, quality, evaluations)
     restorer = Restorer(loaded, entry.settings, model)
     in_shape = restorer.image_shape

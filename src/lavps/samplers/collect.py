@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..streaming import RunningStatistics
 from .posterior import Posterior, Trace
-from .streaming import RunningStatistics
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,8 @@ class Trace:
             return None
         return (
             f"your operator looks out of distribution: the safeguard accepted only {self.acceptance:.0%} of "
-            "the inference model's predictions; on its training distribution it accepts more than 85%. The "
-            "other steps were initialized as in MGDM: keep gradient steps, or train on such measurements."
+            "the model's predictions; on its training distribution it accepts more than 85%. The others were "
+            "replaced by the zero-shot start: keep gradient steps, or train on such measurements."
         )
 
     def select(self, rows: slice) -> Trace:

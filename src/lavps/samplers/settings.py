@@ -43,6 +43,7 @@ from .ddim import DDIM
 from .ddnm import DDNM
 from .diffpir import DataStepSampler, DiffPIR, WienerPIR
 from .dps import DPS
+from .few_step import FewStep
 from .gibbs import MGDM
 from .mean import PosteriorMean
 from .mgps import MGPS
@@ -54,7 +55,7 @@ from .tuned import TunedPIR
 _SAMPLERS: dict[str, type[Sampler]] = {
     cls.__name__: cls
     for cls in (
-        MGDM, MGPS, WienerPIR, TunedPIR, PosteriorMean,
+        MGDM, MGPS, WienerPIR, TunedPIR, FewStep, PosteriorMean,
         DiffPIR, DAPS, DDNM, PiGDM, MMPS, DPS, DDIM, Supervised,
     )
 }  # fmt: skip
@@ -168,7 +169,7 @@ class Settings:
     def with_num_steps(self, num_steps: int) -> Settings:
         """Return settings with another K; parts of a guidance outside the new grid are dropped."""
         sampler = self.template
-        if isinstance(sampler, TunedPIR):
+        if isinstance(sampler, TunedPIR | FewStep):
             raise ValueError("a learned schedule has its own number of evaluations: tune another one")
         if isinstance(sampler, PosteriorMean):
             raise ValueError("the posterior mean takes one denoiser evaluation: use another sampler")
@@ -253,7 +254,7 @@ def _accepted_step(name: str, value: Any) -> Any:
 @lru_cache(maxsize=256)
 def _counts(settings: Settings) -> EvaluationCounts:
     """Count evaluations in a run on a problem of 64 pixels."""
-    if isinstance(settings.template, DataStepSampler | TunedPIR | PosteriorMean):
+    if isinstance(settings.template, DataStepSampler | TunedPIR | FewStep | PosteriorMean):
         forwards = settings.num_steps * getattr(settings.template, "denoising_steps", 1)
         return EvaluationCounts(forwards, 0, 0, 0, 0, settings.num_steps)
     denoiser, accepted = _CountedDenoiser(), cast(MidpointModel, lambda context: context.bridge)

@@ -1,26 +1,14 @@
 r"""Learned schedules (:class:`~lavps.samplers.tuned.TunedPIR`), by gradients through the sampler.
 
-Images are measured with operators and noise levels drawn at random, two samples are drawn for each, and the
-loss is a proper score of both: for samples :math:`x^1, x^2` of the true image :math:`x`,
-
-.. math:: \tfrac12 (|x - x^1| + |x - x^2|) - \tfrac12 |x^1 - x^2|,
-
-as the mean over pixels (CRPS) plus the mean over patches of 8 x 8 pixels (energy score, with the root mean
-square of a patch as its norm). The CRPS alone does not depend on the correlation of pixels. The network is
-frozen; a schedule of K evaluations has 5 K - 3 numbers, and as many slopes for each property of the problem
-that it depends on (:class:`~lavps.data_step.schedule_numbers.Trend`). Neither score is sensitive to the fit
-of the measurement, so the squared logarithm of chi-square is added, with a small weight. A perceptual
-distance, such as LPIPS, can be added as the mean over both samples: it is not a proper score, and favours
-sharpness. With several tasks, a step takes one of them, and its score counts relative to that of the initial
-schedule.
-
-References:
-    - Gneiting and Raftery, Strictly Proper Scoring Rules, Prediction, and Estimation, 2007.
+The loss is the score of two samples of each image (:mod:`lavps.training.scores`). The network is frozen; a
+schedule of K evaluations has 5 K - 3 numbers, and as many slopes for each property of the problem that it
+depends on (:class:`~lavps.data_step.schedule_numbers.Trend`). With several tasks, a step takes one of them,
+and its score counts relative to that of the initial schedule.
 """
 
 from __future__ import annotations
 
-__all__ = ["Tuning", "TuningConfig", "sample_score", "simulate_family", "tune"]
+__all__ = ["Tuning", "TuningConfig", "tune"]
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,18 +23,15 @@ from tqdm import tqdm
 
 from ..data_step import LARGEST_LEVEL
 from ..data_step.schedule_numbers import Properties, ScheduleNumbers, Trend, as_tensors, rounded
-from ..noise import GaussianNoise
 from ..operators.families import OperatorFamily
 from ..priors import CountingPrior, Prior
 from ..priors.protocol import WrappedPrior
-from ..problem import InverseProblem
-from ..random import NoiseStreams, Purpose
+from ..random import NoiseStreams
 from ..samplers.base import Run
 from ..samplers.diffpir import WienerPIR
 from ..samplers.tuned import TunedPIR
+from .scores import score_of, simulate_family
 
-_PATCH = 8
-_MISFIT_WEIGHT = 0.02
 _VALIDATION_SEED = 1 << 30
 _SMALLEST_RATIO = 0.02  # of the logarithms of neighbouring noise levels
 _SLOPE_RATE = 0.4  # learning rate of slopes relative to that of numbers
@@ -95,23 +80,6 @@ class Tuning:
     after: float
     losses: list[float] = field(default_factory=list)
     validation: dict[int, float] = field(default_factory=dict)
-
-
-def sample_score(samples: Tensor, truth: Tensor) -> Tensor:
-    """Return the score of two samples of each image, differentiable, shape (B,); lower is better.
-
-    Args:
-        samples: Samples (B, 2, C, H, W).
-        truth: True images (B, C, H, W).
-    """
-
-    def size(difference: Tensor) -> Tensor:
-        pixels = difference.abs().flatten(1).mean(1)
-        mean_square = F.avg_pool2d(difference.square().mean(1, keepdim=True), min(_PATCH, *truth.shape[2:]))
-        return pixels + (mean_square + 1e-12).sqrt().flatten(1).mean(1)
-
-    first, second = samples[:, 0], samples[:, 1]
-    return 0.5 * (size(first - truth) + size(second - truth)) - 0.5 * size(first - second)
 
 
 class _Checkpointed(WrappedPrior):
@@ -279,13 +247,7 @@ class _ScheduleLoss:
     ) -> Tensor:
         run = self._run(truth, items, family, seed)
         *_, last = self.start.steps_with(run, parameters.numbers, self.depend)
-        samples = last.x_0.reshape(len(truth), 2, *truth.shape[1:])
-        chi_square = run.measured.chi_square(last.x_0).reshape(-1, 2).mean(1)
-        score = sample_score(samples, truth) + _MISFIT_WEIGHT * chi_square.clamp(min=1e-6).log().square()
-        if self.perceptual is None:
-            return score
-        distances = self.perceptual(samples.flatten(0, 1), truth.repeat_interleave(2, dim=0))
-        return score + distances.reshape(-1, 2).mean(1).to(score)
+        return score_of(last.x_0, truth, run.measured, self.perceptual)
 
     def ranges(self, truth: Tensor, families: Sequence[OperatorFamily]) -> list[tuple[float, float, float]]:
         """Return the middle, lowest and highest value of every property of the tasks' problems."""
@@ -302,15 +264,3 @@ class _ScheduleLoss:
         return Run(
             CountingPrior(self.prior), problem.repeat(2), NoiseStreams.from_seed(len(truth), seed, items, 2)
         )
-
-
-def simulate_family(
-    truth: Tensor, items: Sequence[int], family: OperatorFamily, noise: tuple[float, float], seed: int
-) -> InverseProblem:
-    """Measure images with an operator and a noise level of their own, functions of (seed, item)."""
-    low, high = noise
-    shares = NoiseStreams.from_seed(len(truth), seed, items).uniform(Purpose.MEASUREMENT, step=1)
-    stds = (low * (high / low) ** shares).to(truth)
-    operator = family.draw(items, tuple(truth.shape[1:]), seed).to(truth.device)
-    model = GaussianNoise(stds if high > low else float(low))
-    return InverseProblem.simulate(truth, operator, model, seed, items)

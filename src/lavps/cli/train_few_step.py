@@ -1,0 +1,72 @@
+"""``lavps train few-step``: a prior's network, fine-tuned for a few evaluations on any of several tasks."""
+
+from __future__ import annotations
+
+__all__ = ["TrainFewStep"]
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ..amortization.loading import prior_hash, save_few_step
+from ..checkpoints.folder import load_model_prior, model_name, read_config
+from ..evaluation.lpips import LPIPS
+from ..operators.registry import family_from
+from ..training.few_step import FewStepTask
+from ..training.task import Task
+from .options import File, Model, N
+from .training import Training, Writer
+
+TASKS = (
+    *("sr2", "sr4", "sr8", "motion-blur", "random-motion-blur", "gaussian-blur"),
+    *("centre-box", "random-rectangle", "random-pixels", "denoise", "jpeg20"),
+)
+_REFERENCES = 8  # images for the scores of the prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFewStep(Training):
+    """Fine-tune a prior's network through the sampler, for a few evaluations; write it to OUTPUT/model."""
+
+    prior: Model[Path]  # Model folder or Hub id of the prior, whose network is the initial one.
+    # Operators: sr4, denoise, motion-blur, ..., or Python objects in files.
+    task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")] = TASKS
+    # Standard deviation of the noise, or the lowest and the highest one.
+    noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")] = (0.005, 0.2)
+    evaluations: N[int] = 4  # Evaluations per sample.
+    group: N[int] = 4  # Consecutive images with the same task.
+    lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
+
+    @cached_property
+    def image_shape(self) -> tuple[int, ...]:
+        """(C, H, W) of the prior's images."""
+        return read_config(self.prior).image_shape
+
+    def plan(self) -> tuple[Task, Writer]:
+        """Return the task of sampling with few evaluations."""
+        if len(self.noise) not in (1, 2) or min(self.noise) <= 0:
+            raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
+        if not self.task or self.group < 1:
+            raise ValueError("--task needs at least one task, and --group must be at least 1")
+        if (held_out := self.held_out) is None:
+            raise ValueError("a few-step model needs --validation, for its safeguard")
+        prior = load_model_prior(self.prior)
+        task = FewStepTask(
+            prior,
+            self.evaluations,
+            [family_from(name, self.image_shape) for name in self.task],
+            (min(self.noise), max(self.noise)),
+            held_out[:_REFERENCES],
+            perceptual=None if self.lpips is None else LPIPS.load(self.lpips, "cpu").distance,
+            group=self.group,
+            seed=self.trainer.seed,
+            description={"tasks": list(self.task), "prior_hash": prior_hash(prior)},
+            preview_images=self.previewed,
+        )
+        source, name = read_config(self.prior), model_name(self.prior)
+        return task, lambda folder, about, dtype: save_few_step(
+            folder, task, source, task.limits(held_out), about | {"prior": name}, dtype
+        )

@@ -1,0 +1,134 @@
+r"""Few-step sampling with a denoiser that was fine-tuned through the sampler.
+
+A :class:`FewStepModel` is the prior's network, trained further such that the samples of
+:class:`~lavps.TunedPIR` with K evaluations have a good score (:mod:`lavps.training.few_step`). It has no
+input beyond x_t and t: the measurement enters by the data steps alone, so the operator may be any. Without
+training it is the prior, and the sampler is TunedPIR.
+
+**Safeguard.** Before each data step, the misfit of the prediction relative to the expected one
+(:func:`~lavps.data_step.misfit.relative_misfit`) is compared with its 99 % quantile in training. Above it,
+the prediction is replaced by the prior's, for this sample and step. An accepted prediction costs no denoiser
+evaluation.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FewStep", "FewStepModel"]
+
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ..data_step import Covariance
+from ..data_step.misfit import relative_misfit
+from ..priors import CountingPrior, Prior
+from ..priors.protocol import WrappedPrior
+from ..random import Purpose
+from .base import Progress, Run, Sampler
+from .serialization import Unbound
+from .tuned import TunedPIR
+
+_PROBE = 3  # index of the safeguard's noise
+
+
+@dataclass(frozen=True)
+class FewStepModel(WrappedPrior):
+    """A denoiser fine-tuned for K evaluations of a sampler.
+
+    Args:
+        prior: Fine-tuned denoiser.
+        limits: K largest accepted relative misfits, one per evaluation; infinite ones accept everything.
+        check_prior: Function that raises an error for a prior other than that of the training.
+    """
+
+    prior: Prior
+    limits: tuple[float, ...]
+    check_prior: Callable[[Prior], None] | None = field(default=None, compare=False)
+
+    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """Return the prediction of x_0 (B, C, *spatial)."""
+        return self.prior.denoise(x_t, t)
+
+
+@dataclass(frozen=True)
+class FewStep(Sampler):
+    """TunedPIR with a denoiser that was fine-tuned through it, safeguarded; biased as TunedPIR is.
+
+    Reference: this library. Evaluations of the model count as denoiser evaluations; a rejected prediction
+    adds one, of the prior.
+
+    Args:
+        prior: Denoiser D.
+        model: Few-step model of this prior.
+        evaluations: Number K of evaluations, that of the model's training.
+        safeguard: Whether predictions with a large misfit are replaced by the prior's.
+
+    Example:
+        >>> import lavps
+        >>> prior = lavps.GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
+        >>> pooling, noise = lavps.operators.AveragePool(2), lavps.GaussianNoise(0.1)
+        >>> problem = lavps.InverseProblem(torch.zeros(1, 1, 2, 2), pooling, noise)
+        >>> model = FewStepModel(prior, limits=(9.0, 9.0, 9.0, 9.0))  # not trained
+        >>> FewStep(prior, model).sample(problem).trace.forwards
+        4.0
+    """
+
+    prior: Prior
+    model: FewStepModel
+    _: KW_ONLY
+    evaluations: int = 4
+    safeguard: bool = True
+
+    def __post_init__(self) -> None:
+        TunedPIR.universal(self.prior, self.evaluations)  # raises if there is no schedule
+        if isinstance(self.model, Unbound):
+            return
+        if len(self.model.limits) != self.evaluations:
+            count = len(self.model.limits)
+            raise ValueError(f"the model was trained for {count} evaluations, not for {self.evaluations}")
+        if self.model.check_prior is not None and not isinstance(self.prior, Unbound):
+            self.model.check_prior(self.prior)
+
+    @property
+    def num_steps(self) -> int:
+        """Number K of evaluations."""
+        return self.evaluations
+
+    @property
+    def total_steps(self) -> int:
+        """One per evaluation."""
+        return self.evaluations
+
+    def steps(self, run: Run) -> Iterator[Progress]:
+        """Those of TunedPIR, with safeguarded predictions."""
+        tuned = TunedPIR.universal(self.prior, self.evaluations)
+        guarded = _Safeguarded(run, self.model, tuned.covariance, self.safeguard)
+        for progress in tuned.steps(replace(run, prior=guarded)):
+            yield replace(progress, accepted=guarded.accepted if self.safeguard else None)
+
+
+class _Safeguarded(CountingPrior):
+    """The model's predictions, replaced by the prior's where their misfit is too large."""
+
+    def __init__(self, run: Run, model: FewStepModel, covariance: Covariance, active: bool) -> None:
+        super().__init__(run.prior)
+        self.run, self.model, self.covariance, self.active = run, model, covariance, active
+        self.taken, self.accepted = run.taken, torch.ones(len(run.measured), dtype=torch.bool)
+
+    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
+        x_0 = self.model.denoise(x_t, t)
+        self.run.prior.forwards += len(x_t)
+        limit, self.taken = self.model.limits[self.taken], self.taken + 1
+        if not self.active:
+            return x_0
+        level = self.schedule.noise_level(t)
+        probe = self.run.normal(Purpose.DATA_STEP, 0, _PROBE)
+        accepted = relative_misfit(self.run.measured, x_0, self.covariance, level, probe) <= limit
+        self.accepted = accepted.cpu()  # a misfit that is not a number is rejected
+        rejected = (~accepted).nonzero().squeeze(1)
+        if len(rejected) == 0:
+            return x_0
+        times = t if t.ndim == 0 else t[rejected.cpu()]
+        return x_0.index_copy(0, rejected, self.prior.denoise(x_t[rejected], times))

@@ -1,0 +1,173 @@
+"""Few-step models: the tuned sampler when untrained, a better score when trained, the prior when in doubt."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import lavps
+from lavps.cli import main
+from lavps.data_step import LARGEST_LEVEL, Stationary
+from lavps.data_step.misfit import relative_misfit
+from lavps.evaluation import oracle_mixture, oracle_problem
+from lavps.operators.families import FixedOperator
+from lavps.priors.protocol import WrappedPrior
+from lavps.samplers import UNBOUND, OutOfDistributionWarning, Settings
+from lavps.training.few_step import FewStepTask
+from lavps.transitions import per_sample
+from support.restoring import SIZE, picture, save, write_prior
+
+ALL = (math.inf,) * 4
+
+
+class Shifted(WrappedPrior):
+    """A denoiser that is wrong by a constant."""
+
+    def __init__(self, prior: lavps.Prior, shift: float) -> None:
+        self.prior, self.shift = prior, shift
+
+    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
+        return self.prior.denoise(x_t, t) + self.shift
+
+
+def test_without_training_it_is_the_tuned_sampler() -> None:
+    prior = oracle_mixture(seed=1)
+    _, problem = oracle_problem(prior, "sr4", 3, seed=1)
+    plain = lavps.TunedPIR.universal(prior, 4).sample(problem, 2, seed=5)
+    for safeguard in (True, False):
+        ours = lavps.FewStep(prior, lavps.FewStepModel(prior, ALL), safeguard=safeguard)
+        found = ours.sample(problem, 2, seed=5)
+        assert torch.equal(found.samples, plain.samples)
+        assert found.trace.forwards == 4
+
+
+@pytest.mark.parametrize("task", ["sr4", "inpainting"])
+def test_predictions_that_contradict_the_measurement_are_replaced_by_the_priors(task: str) -> None:
+    prior = oracle_mixture(seed=1)
+    _, problem = oracle_problem(prior, task, 3, seed=1)
+    plain = lavps.TunedPIR.universal(prior, 4).sample(problem, 2, seed=5)
+    wrong = lavps.FewStepModel(Shifted(prior, 30.0), (9.0,) * 4)
+    with pytest.warns(OutOfDistributionWarning):
+        found = lavps.FewStep(prior, wrong).sample(problem, 2, seed=5)
+    assert torch.equal(found.samples, plain.samples)
+    assert found.trace.forwards == 8
+    assert float(found.trace.acceptance) == 0
+    unguarded = lavps.FewStep(prior, wrong, safeguard=False).sample(problem, 2, seed=5)
+    assert not torch.allclose(unguarded.samples, plain.samples, atol=0.1)
+
+
+@pytest.mark.parametrize("task", ["sr4", "half-pixels", "denoise", "gaussian-blur"])
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_the_relative_misfit_of_an_exact_prediction_is_one(task: str, noise: float) -> None:
+    """Images of the covariance itself, denoised exactly: the expected misfit is the one computed."""
+    covariance = Stationary(variance=1.0, exponent=2.0, chroma=0.33)
+    shape, count, level = (3, 16, 16), 400, torch.tensor(0.7, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    x, z, probe = (torch.randn(count, *shape, generator=generator) for _ in range(3))
+    x = covariance.product(torch.tensor(LARGEST_LEVEL), x, 0.5)(x)
+    x_t = x + per_sample(level, x) * z
+    x_0 = covariance.product(level, x_t)(x_t) / level.square().float()
+    operator = lavps.operators.registry.family_from(task, shape).draw(range(count), shape)
+    problem = lavps.InverseProblem.simulate(x, operator, lavps.GaussianNoise(noise), seed=4)
+    found = relative_misfit(problem, x_0, covariance, level, probe)
+    assert found.shape == (count,)
+    assert float(found.mean()) == pytest.approx(1.0, abs=0.06)
+
+
+def test_training_lowers_the_score_and_its_gradient_reaches_every_weight(tmp_path: Path) -> None:
+    prior = lavps.load_prior(write_prior(tmp_path / "prior", front=False))
+    images = torch.stack([torch.from_numpy(picture(SIZE, SIZE, seed=n)) for n in range(8)])
+    images = images.permute(0, 3, 1, 2).float() / 127.5 - 1.0
+    families = [FixedOperator(lavps.operators.AveragePool(2)), FixedOperator(lavps.operators.Identity())]
+    task = FewStepTask(prior, 4, families, (0.02, 0.1), images, group=2)
+    assert task.validate(images)["loss"] == pytest.approx(1.0, abs=1e-3)
+    before = {name: weight.clone() for name, weight in prior.network.state_dict().items()}
+    optimizer = torch.optim.Adam(task.network.parameters(), 3e-3)
+    for step in range(25):
+        task.loss(images, range(8 * step, 8 * step + 8)).mean().backward()
+        assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in task.network.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert task.validate(images)["loss"] < 0.9
+    assert all(torch.equal(before[name], weight) for name, weight in prior.network.state_dict().items())
+    limits = task.limits(images)
+    assert len(limits) == 4
+    assert all(0.1 < limit < 100 for limit in limits)
+
+
+def test_a_batch_has_the_losses_of_its_samples(tmp_path: Path) -> None:
+    prior = lavps.load_prior(write_prior(tmp_path / "prior", front=False))
+    images = 0.3 * torch.randn(4, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    families = [FixedOperator(lavps.operators.AveragePool(2)), FixedOperator(lavps.operators.Identity())]
+    task = FewStepTask(prior, 4, families, (0.02, 0.1), images, group=2)
+    with torch.no_grad():
+        whole = task.loss(images, [4, 5, 6, 7])
+        single = [task.loss(images[n : n + 1], [4 + n]) for n in range(4)]
+    torch.testing.assert_close(whole, torch.cat(single), atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_serves_the_number_of_evaluations_of_its_training() -> None:
+    prior = oracle_mixture()
+    model = lavps.FewStepModel(prior, ALL)
+    with pytest.raises(ValueError, match="trained for 4 evaluations, not for 8"):
+        lavps.FewStep(prior, model, evaluations=8)
+    with pytest.raises(ValueError, match="there are schedules for"):
+        lavps.FewStep(prior, model, evaluations=5)
+    settings = Settings(lavps.FewStep(prior, model))
+    assert Settings.from_dict(settings.to_dict()) == settings
+    assert settings.models == [UNBOUND]
+    assert (settings.counts.forwards, settings.counts.data_steps) == (4, 4)
+    _, problem = oracle_problem(prior, "sr4", 1)
+    with pytest.raises(ValueError, match="takes 4 evaluations"):
+        lavps.restore(problem.y, problem.operator, prior, model=model, evaluations=8)
+
+
+def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prior, run = write_prior(tmp_path / "prior", front=False), tmp_path / "run"
+    (tmp_path / "images").mkdir()
+    for n in range(8):
+        Image.fromarray(picture(8, 8, seed=n)).save(tmp_path / "images" / f"{n}.png")
+    data = ["--data", str(tmp_path / "images"), "--validation", str(tmp_path / "images")]
+    train = ["train", "few-step", "--prior", str(prior), "--task", "sr2", "denoise", "--output", str(run)]
+    train += ["--batch-size", "8", "--learning-rate", "1e-3", "--warmup-steps", "1", "--ema-decay", "0.5"]
+    main([*train, *data, "--steps", "6", "--validate-every", "6", "--preview-every", "6", "--cpu"])
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert any("validation/score_by_task" in line for line in log)
+    assert list((run / "previews").iterdir())
+    with pytest.raises(ValueError, match="kind 'few-step', not a prior"):
+        lavps.load_prior(run / "model")
+
+    photo = save(tmp_path / "photo.png", picture(4, 4))
+    words = ["restore", str(photo), "--task", "sr2", "--noise", "0.05", "--device", "cpu"]
+    with_model = ["--prior", str(prior), "--inference-model", str(run / "model")]
+    main([*words, *with_model, "--output", str(tmp_path / "out")])
+    manifest = json.loads((tmp_path / "out" / "photo.json").read_text())
+    assert manifest["settings"]["sampler"] == "FewStep"
+    assert 4 <= manifest["result"]["forwards"] <= 8
+    capsys.readouterr()
+    main(["replay", str(tmp_path / "out" / "photo.json")])
+    assert "identical" in capsys.readouterr().out
+    bulk = ["restore-bulk", str(photo), str(tmp_path / "bulk"), *words[2:], *with_model, "--workers", "0"]
+    main(bulk)
+    assert (tmp_path / "bulk" / "photo.png").read_bytes() == (tmp_path / "out" / "photo.png").read_bytes()
+
+    large = save(tmp_path / "large.png", picture(9, 11))  # restored window by window
+    main(["restore", str(large), *words[2:], *with_model, "--output", str(tmp_path / "out")])
+    assert Image.open(tmp_path / "out" / "large.png").size == (22, 18)
+
+    other = tmp_path / "other"
+    network = lavps.load_prior(prior).network
+    with torch.no_grad():
+        next(network.parameters()).add_(0.01)
+    from lavps.checkpoints.folder import read_config, save_model
+
+    save_model(other, network, read_config(prior))
+    with pytest.raises(SystemExit):
+        main([*words, "--prior", str(other), "--inference-model", str(run / "model"), "--overwrite"])
+    assert "was trained with prior" in capsys.readouterr().err

@@ -6,7 +6,7 @@ python -m recipes.few_steps.run --data DATA --lpips FILE
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import optuna
 import tyro
@@ -18,15 +18,15 @@ from lavps.benchmark.models import Precision
 from lavps.benchmark.report import markdown_table
 from lavps.data_step import Isotropic
 from lavps.evaluation import non_inferiority
-from lavps.samplers import UNBOUND, DiffPIR, Settings, TunedPIR, WienerPIR
+from lavps.samplers import UNBOUND, DiffPIR, FewStep, FewStepModel, Settings, TunedPIR, Unbound, WienerPIR
 
 from ..common.labels import TITLES
 from ..common.pages import figures, read, write_json, write_page
 from ..common.study import Study
 
 Record = dict[str, Any]
-DIFFPIR, WIENER, LEARNED = "DiffPIR", "WienerPIR", "TunedPIR (universal)"
-COLOURS = {DIFFPIR: "#D55E00", WIENER: "#009E73", LEARNED: "#0072B2"}
+DIFFPIR, WIENER, LEARNED, TRAINED = "DiffPIR", "WienerPIR", "TunedPIR (universal)", "few-step model"
+COLOURS = {DIFFPIR: "#D55E00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
@@ -38,7 +38,7 @@ class Config(Study):
     precision: Precision = "fp32"
     validation_count: int = 16
     test_count: int = 32
-    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box")
+    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
     """Tasks."""
     evaluations: tuple[int, ...] = (4, 8, 24)
     """Numbers of denoiser evaluations."""
@@ -91,9 +91,9 @@ class Config(Study):
         found += [
             (WIENER, count, Settings(WienerPIR(UNBOUND, num_steps=count))) for count in self.evaluations
         ]
-        return found + [
-            (LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned
-        ]
+        found += [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
+        model = Unbound(str(self.zoo / f"{self.prior_name}-4steps"))
+        return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, cast(FewStepModel, model))))]
 
     def tuned(self, benchmark: Benchmark, evaluations: int) -> Settings:
         """Return the DiffPIR with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""

@@ -8,6 +8,7 @@ A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same comm
 weights, configuration, a model card with its data, command, time and losses, and for a prior a sheet of samples.
 The data are tar shards ``faces64-train.tar``, ``faces64-val.tar`` (Labelled Faces in the Wild), ``natural64-...``
 (Tiny-ImageNet) and ``synthfaces64-...`` (synthetic faces). Training shards of the last are in ``synthfaces64-train/``.
+Few-step models also need the weights of LPIPS, ``lpips_alex.safetensors``.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ SYNTHETIC = {
     "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 2500,
     "learning-rate": 8e-4, "warmup-steps": 400, "cooldown-steps": 1000, "ema-decay": "0.998 0.9995", "compile": "",
     "weights": "bfloat16", "validate-every": 500, "checkpoint-every": 250, "preview-every": 1000,
+}  # fmt: skip
+FEW_STEP = {
+    "evaluations": 4, "batch-size": 8, "steps": 460, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
+    "cooldown-steps": 180, "ema-decay": "0.98 0.995", "compile": "", "weights": "bfloat16", "validation-images": 16,
+    "validate-every": 250, "checkpoint-every": 50, "preview-every": 250, "log-every": 10,
 }  # fmt: skip
 INFERENCE = COMMON | {
     "network": "unet-tiny", "batch-size": 32, "steps": 1000, "learning-rate": 1e-3, "warmup-steps": 100,
@@ -124,8 +130,10 @@ class Model:
             "validation": data / f"{self.data}-val.tar",
             "output": output,
         }
-        if self.kind == "inference":
+        if self.kind in ("inference", "few-step"):
             options["prior"] = zoo / self.data
+        if self.kind == "few-step":
+            options["lpips"] = data / "lpips_alex.safetensors"
         if self.init_from is not None:
             options["init-from"] = zoo / self.init_from
         return arguments(self.kind, options | self.options, cpu)
@@ -141,7 +149,10 @@ def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
 SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "synthfaces64": Model(
-        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training is to be continued; no inference model belongs to it yet.", sharded=True,
+        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training is to be continued.", sharded=True,
+    ),
+    "synthfaces64-4steps": Model(
+        "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations on any task.", sharded=True,
     ),
     "natural64": Model(
         "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},

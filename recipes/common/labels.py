@@ -7,6 +7,8 @@ TITLES = {
     "motion-blur": "motion blur",
     "centre-box": "centre box",
     "jpeg": "JPEG",
+    "hdr": "HDR clipping",
+    "sr16": "super-resolution x16",
     "inpainting": "inpainting, half of the pixels",
     "random-motion-blur": "motion blur as trained",
     "random-motion-blur-hard": "stronger motion blur",

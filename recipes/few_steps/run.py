@@ -40,6 +40,8 @@ class Config(Study):
     test_count: int = 32
     tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
     """Tasks."""
+    outside: tuple[str, ...] = ("random-motion-blur-hard", "sr16", "hdr")
+    """Tasks that no training or tuning saw."""
     evaluations: tuple[int, ...] = (4, 8, 24)
     """Numbers of denoiser evaluations."""
     learned: tuple[int, ...] = (4, 8)
@@ -63,18 +65,13 @@ class Config(Study):
     def measure(self) -> list[Record]:
         """Tune DiffPIR, run all methods on the test images, and draw some."""
         records = []
+        for task in self.outside:
+            benchmark = self.begin(self.study, task)
+            records += self.measured(benchmark, task, self.learned_methods()[::2])
+            self.pack(self.study, benchmark, task)
         for task in self.tasks:
             benchmark = self.begin(self.study, task)
-            runner = self.runner(benchmark, "test", keep_images=4, samples=self.samples)
-            found = []
-            for name, evaluations, method in self.methods(benchmark):
-                rows = runner.run(method)
-                found.append(
-                    {"task": task, "name": name, "evaluations": evaluations, "method": method.to_dict()}
-                    | {score: [row[score] for row in rows] for score in (*SCORES, "coverage")}
-                    | {"nominal": rows[0]["nominal_coverage"], "images": len(rows), "samples": self.samples}
-                    | {f"mean_{key}": value for key, value in row_means(rows).items()}
-                )
+            found = self.measured(benchmark, task, self.methods(benchmark))
             records += found
             self.pack(self.study, benchmark, task)
             shown = [r for r in found if r["evaluations"] == 8 or (r["name"] == LEARNED)]
@@ -85,13 +82,33 @@ class Config(Study):
             method_grid(benchmark, keys).savefig(self.pages / self.study / f"{task}.png", dpi=130)
         return records
 
+    def measured(
+        self, benchmark: Benchmark, task: str, methods: list[tuple[str, int, Settings]]
+    ) -> list[Record]:
+        """Return the scores of methods on the test images."""
+        runner = self.runner(benchmark, "test", keep_images=4, samples=self.samples)
+        found = []
+        for name, evaluations, method in methods:
+            rows = runner.run(method)
+            found.append(
+                {"task": task, "name": name, "evaluations": evaluations, "method": method.to_dict()}
+                | {score: [row[score] for row in rows] for score in (*SCORES, "coverage")}
+                | {"nominal": rows[0]["nominal_coverage"], "images": len(rows), "samples": self.samples}
+                | {f"mean_{key}": value for key, value in row_means(rows).items()}
+            )
+        return found
+
     def methods(self, benchmark: Benchmark) -> list[tuple[str, int, Settings]]:
         """Return name, number of evaluations and settings of the methods of a task."""
         found = [(DIFFPIR, count, self.tuned(benchmark, count)) for count in self.evaluations]
         found += [
             (WIENER, count, Settings(WienerPIR(UNBOUND, num_steps=count))) for count in self.evaluations
         ]
-        found += [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
+        return found + self.learned_methods()
+
+    def learned_methods(self) -> list[tuple[str, int, Settings]]:
+        """Return the learned schedules and the few-step model."""
+        found = [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
         model = Unbound(str(self.zoo / f"{self.prior_name}-4steps"))
         return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, cast(FewStepModel, model))))]
 
@@ -158,10 +175,26 @@ class Config(Study):
                 f"{100 * mean(r['coverage']):.0f} %",
             ]
             for r in records
+            if r["task"] in self.tasks
+        ]
+        strange = [
+            [
+                TITLES[r["task"]],
+                r["name"],
+                f"{mean(r['lpips']):.4f}",
+                f"{mean(r['crps']):.4f}",
+                f"{r['mean_chi_square']:.2f}",
+                f"{r['mean_forwards']:.2f}",
+            ]
+            for r in records
+            if r["task"] not in self.tasks
         ]
         first = records[0]
         return {
             "table": markdown_table(head, rows),
+            "outside": markdown_table(
+                ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"], strange
+            ),
             "pairs": markdown_table(
                 ["task", "comparison", "LPIPS difference", "non-inferior", "CRPS difference"],
                 self.pairs(records),
@@ -175,18 +208,21 @@ class Config(Study):
         }
 
     def pairs(self, records: list[Record]) -> list[list[str]]:
-        """Return the comparisons of the learned schedule with DiffPIR at as many and at more evaluations."""
+        """Return the comparisons of our samplers with DiffPIR at as many and at more evaluations, and with each other."""
         lines = []
+        compared = [(LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 24))]
+        compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 24)]
+        compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8), (TRAINED, 4, WIENER, 24)]
         for task in self.tasks:
-            for count, other in ((4, 4), (4, 8), (8, 8), (8, 24)):
-                ours, theirs = find(records, task, LEARNED, count), find(records, task, DIFFPIR, other)
+            for name, count, rival, other in compared:
+                ours, theirs = find(records, task, name, count), find(records, task, rival, other)
                 if ours is None or theirs is None:
                     continue
                 test = non_inferiority(theirs["lpips"], ours["lpips"])
                 difference = [a - b for a, b in zip(ours["crps"], theirs["crps"], strict=True)]
                 verdict = "yes" if test.is_non_inferior else "no"
                 shown = f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}"
-                what = f"{count} against DiffPIR at {other}"
+                what = f"{name} at {count} against {rival} at {other}"
                 lines.append([TITLES[task], what, shown, verdict, f"{mean(difference):+.4f}"])
         return lines
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from lavps.cli import main
-from lavps.restoration import preview
+from lavps.pages import preview
 from lavps.restoration.files import RestoredFile
 from support.restoring import picture, save, write_prior
 

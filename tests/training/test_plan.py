@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lavps.cli import main, train
+from lavps.cli import main, training
 from lavps.evaluation.typicality import REFERENCE
 
 UNET = {"kind": "unet", "widths": [16], "depth": 1, "attention": [], "head_dim": 16, "condition_width": 16}
@@ -70,8 +70,8 @@ def test_hours_and_steps_are_refused_together(
 def test_no_default_takes_days_on_a_cpu(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train._HOURS == 2.0
-    monkeypatch.setattr(train, "_HOURS", 0.0003)
+    assert training._HOURS == 2.0
+    monkeypatch.setattr(training, "_HOURS", 0.0003)
     main(words)
     assert "plan: " in capsys.readouterr().out
     assert trained(tmp_path)["steps"] < 10_000

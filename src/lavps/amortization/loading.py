@@ -267,7 +267,7 @@ def check_fits(
 ) -> None:
     """Raise ValueError unless a model fits its prior, of this hash, schedule and name."""
     if config.kind not in ("inference", "few-step"):
-        raise ValueError(f"a model of kind {config.kind!r} is not used beside a prior")
+        raise ValueError(f"a model of kind {config.kind!r} is not an inference model or few-step model")
     if config.prior_hash != prior_hash:
         own, other = (
             f"{name} ({str(value)[:12]})" if name else str(value)

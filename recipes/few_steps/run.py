@@ -27,6 +27,7 @@ from ..common.study import Study
 Record = dict[str, Any]
 DIFFPIR, WIENER, LEARNED, TRAINED = "DiffPIR", "WienerPIR", "TunedPIR (universal)", "few-step model"
 COLOURS = {DIFFPIR: "#D55E00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
+SHOWN = ((DIFFPIR, 8), (DIFFPIR, 24), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
@@ -74,7 +75,7 @@ class Config(Study):
             found = self.measured(benchmark, task, self.methods(benchmark))
             records += found
             self.pack(self.study, benchmark, task)
-            shown = [r for r in found if r["evaluations"] == 8 or (r["name"] == LEARNED)]
+            shown = [r for r in found if (r["name"], r["evaluations"]) in SHOWN]
             titles = {
                 f"{r['name'].replace(' (', chr(10) + '(')}\n{r['evaluations']} evaluations": r for r in shown
             }

@@ -6,6 +6,7 @@ python -m recipes.few_steps.run --data DATA --lpips FILE
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Any, ClassVar, cast
 
 import optuna
@@ -200,6 +201,7 @@ class Config(Study):
                 ["task", "comparison", "LPIPS difference", "non-inferior", "CRPS difference"],
                 self.pairs(records),
             ),
+            "inception": self.inception_table(),
             "images": figures(self.study, {task: TITLES[task] for task in self.tasks}),
             "count": str(first["images"]),
             "samples": str(first["samples"]),
@@ -207,6 +209,20 @@ class Config(Study):
             "validation": str(self.validation_count),
             "trials": str(self.trials),
         }
+
+    def inception_table(self) -> str:
+        """Return the table of Inception distances, which ``recipes.few_steps.inception`` measures."""
+        name = f"{self.study}_inception"
+        if not (self.pages / f"{name}.json").exists():
+            return "(not measured)"
+        found = {(r["task"], r["name"], r["evaluations"]): r["distance"] for r in read(self.pages, name)}
+        head = ["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)]
+        rows = [
+            [TITLES[task], *(with_error(found[(task, *method)]) for method in SHOWN)]
+            for task in self.tasks
+            if (task, *SHOWN[0]) in found
+        ]
+        return markdown_table(head, rows)
 
     def pairs(self, records: list[Record]) -> list[list[str]]:
         """Return the comparisons of our samplers with DiffPIR at as many and at more evaluations, and with each other."""
@@ -232,6 +248,11 @@ def find(records: list[Record], task: str, name: str, evaluations: int) -> Recor
     """Return the record of a sampler on a task; None if there is none."""
     wanted = (task, name, evaluations)
     return next((r for r in records if (r["task"], r["name"], r["evaluations"]) == wanted), None)
+
+
+def with_error(values: list[float]) -> str:
+    """Return the mean of values and its standard error."""
+    return f"{mean(values):.2f} ± {stdev(values) / len(values) ** 0.5:.2f}"
 
 
 def mean(values: list[float]) -> float:

@@ -94,6 +94,10 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
                 assert means[task, ours, count, score] < means[task, theirs, count, score]
         assert non_inferiority(values[task, theirs, 24], values[task, trained, 4]).is_non_inferior
         assert means[task, trained, 4, "crps"] < means[task, theirs, 24, "crps"]
+    distances = json.loads((ROOT / "benchmarks" / "few_steps_inception.json").read_text())
+    for task in ("sr4", "motion-blur", "centre-box", "jpeg"):
+        apart = {(r["name"], r["evaluations"]): sum(r["distance"]) for r in distances if r["task"] == task}
+        assert min(apart, key=lambda method: apart[method]) == (theirs, 24)
     assert means["jpeg", theirs, 4, "crps"] < means["jpeg", trained, 4, "crps"]
     for count in (4, 8):
         assert means["jpeg", theirs, count, "crps"] < means["jpeg", ours, count, "crps"]

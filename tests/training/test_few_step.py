@@ -143,6 +143,10 @@ def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(ValueError, match="kind 'few-step', not a prior"):
         lavps.load_prior(run / "model")
 
+    capsys.readouterr()
+    main(["info", str(run / "model")])
+    assert "evaluations: 4" in capsys.readouterr().out
+
     photo = save(tmp_path / "photo.png", picture(4, 4))
     words = ["restore", str(photo), "--task", "sr2", "--noise", "0.05", "--device", "cpu"]
     with_model = ["--prior", str(prior), "--inference-model", str(run / "model")]

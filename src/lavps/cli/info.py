@@ -24,6 +24,7 @@ _KINDS = {
     "prior": "A prior: an unconditional denoiser of images.",
     "inference": "An inference model: it initializes a sampler, for one prior and its measurements.",
     "conditional": "A conditional denoiser: it restores measurements like those it was trained on.",
+    "few-step": "A few-step model: the network of a prior, trained further for a few evaluations.",
 }
 
 

@@ -1,8 +1,8 @@
-"""The screenshots of the demonstration: a real browser, faces that the prior drew itself.
+"""The screenshots of the demonstration: a real browser, from the upload to the download.
 
 python docs/demo_screenshots.py            # wants `pip install -e ".[demo]" playwright` and a Chromium
 
-Best on a machine that does nothing else: the clocks are in the picture.
+The face is a sample of the prior: nobody was photographed.
 """
 
 from __future__ import annotations
@@ -12,30 +12,32 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 PORT = 7871
-FACES = ((2, 5), (0, 0), (3, 1), (5, 2), (6, 6))  # places on the sheet of samples
+SIZES = {1440: 1000, 390: 844}
+OPTIONS = ["--prior", "zoo/synthfaces64", "--inference-model", "zoo/synthfaces64-4steps"]
 
 
-def cut(folder: Path) -> None:
-    """Faces from the sheet of samples beside the prior."""
-    sheet = Image.open(ROOT / "zoo" / "faces64" / "samples.png")
-    for number, (column, row) in enumerate(FACES):
-        box = (64 * column, 64 * row, 64 * column + 64, 64 * row + 64)
-        sheet.crop(box).save(folder / f"{number}.png")
+def small_face(file: Path) -> None:
+    """A sample of the prior, reduced to 16 x 16 pixels, with noise 0.05."""
+    sheet = Image.open(ROOT / "zoo" / "synthfaces64" / "samples.png").convert("RGB")
+    levels = np.asarray(sheet.crop((64, 0, 128, 64)), dtype=float).reshape(16, 4, 16, 4, 3).mean((1, 3))
+    levels += np.random.default_rng(0).normal(0, 0.05 * 127.5, levels.shape)
+    Image.fromarray(np.clip(levels.round(), 0, 255).astype(np.uint8)).save(file)
 
 
 def wait_for(address: str) -> None:
     """Until the page answers."""
-    for _ in range(240):
+    for _ in range(600):
         with suppress(OSError):
             urllib.request.urlopen(address, timeout=5)
             return
@@ -43,55 +45,68 @@ def wait_for(address: str) -> None:
     raise SystemExit(f"nothing answers at {address}")
 
 
-def restored(page: Any, file: str) -> None:
-    """Press the button, wait for both methods to end, and take the picture."""
-    page.get_by_role("button", name="Restore").click()
-    page.wait_for_function("(document.body.innerText.match(/misfit/g) || []).length >= 2", timeout=600_000)
+def shot(page: Any, name: str) -> None:
+    """Take a screenshot of the whole page, in few colours: a small file."""
+    page.screenshot(path=str(HERE / name), full_page=True)
+    Image.open(HERE / name).convert("RGB").quantize(128).save(HERE / name, optimize=True)
+
+
+def restored(page: Any) -> Any:
+    """Press the button of the tab, and return the one of the download once it is there."""
+    page.get_by_role("button", name="Restore").locator("visible=true").click()
+    button = page.get_by_text("Download everything").locator("visible=true")
+    button.wait_for()
     page.wait_for_timeout(2000)
-    page.screenshot(path=str(HERE / file), full_page=True)
+    return button
 
 
-@contextmanager
-def opened(play: Any, folder: Path, model: str, example: int) -> Iterator[Any]:
-    """The demonstration with an inference model, an example chosen, in a browser."""
-    command = [
-        sys.executable,
-        "-m",
-        "lavps.cli",
-        "demo",
-        "--prior",
-        "zoo/faces64",
-        "--inference-model",
-        model,
-    ]
-    server = subprocess.Popen([*command, "--examples", str(folder), "--port", str(PORT)], cwd=ROOT)
-    try:
-        wait_for(f"http://127.0.0.1:{PORT}")
-        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.goto(f"http://127.0.0.1:{PORT}")
-        page.locator(".gallery-item").nth(example).click()
-        page.wait_for_timeout(3000)
-        yield page
-        browser.close()
-    finally:
-        server.terminate()
-        server.wait(30)
+def visit(page: Any, width: int, folder: Path) -> None:
+    """Upload, restore, download; stop a run; degrade and restore an example."""
+    page.goto(f"http://127.0.0.1:{PORT}")
+    page.locator("input[type=file]").first.set_input_files(folder / "face.png")
+    page.get_by_label("It is too small").check()
+    page.get_by_label("4", exact=True).check()
+    page.wait_for_timeout(2000)
+    button = restored(page)
+    shot(page, f"demo-{width}.png")
+    with page.expect_download() as download:
+        button.click()
+    download.value.save_as(folder / "all.zip")
+    names = zipfile.ZipFile(folder / "all.zip").namelist()
+    assert {f"face-{n}.png" for n in range(1, 5)} <= set(names), names
+    page.get_by_role("button", name="Restore").first.click()
+    page.get_by_text("left").first.wait_for()
+    page.get_by_role("button", name="Stop").first.click()
+    page.get_by_text("Stopped.").first.wait_for()
+    page.get_by_role("tab", name="Show me").click()
+    page.get_by_label("Cut a hole").check()
+    page.wait_for_timeout(3000)
+    restored(page)
+    shot(page, f"demo-example-{width}.png")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def main() -> None:
-    """Both screenshots."""
+    """All screenshots."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
         folder = Path(name)
-        cut(folder)
-        with opened(play, folder, "zoo/faces64-sr4", 0) as page:
-            restored(page, "demo.png")
-        with opened(play, folder, "zoo/faces64-centre-box", 0) as page:
-            page.get_by_label("inpainting").check()
-            page.wait_for_timeout(2000)
-            restored(page, "demo-mask.png")
+        small_face(folder / "face.png")
+        command = [sys.executable, "-m", "lavps.cli", "demo", *OPTIONS, "--port", str(PORT)]
+        server = subprocess.Popen(command, cwd=ROOT)
+        try:
+            wait_for(f"http://127.0.0.1:{PORT}")
+            browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+            for width, height in SIZES.items():
+                page = browser.new_page(viewport={"width": width, "height": height}, accept_downloads=True)
+                page.set_default_timeout(300_000)
+                visit(page, width, folder)
+                page.close()
+            browser.close()
+        finally:
+            server.terminate()
+            server.wait(30)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
-"""The demonstration: every task is measured and restored, and the page can be built and used."""
+"""The demonstration: files are restored as on the command line, with progress, and can be stopped."""
 
 from __future__ import annotations
 
+import threading
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from lavps.apps.demo.demonstration import TASKS, DemoMeasurement, Demonstration
-from support.restoring import picture, write_model, write_prior
+from lavps.apps.demo.damage import KINDS, Damage
+from lavps.apps.demo.demonstration import Demonstration, Outcome, Status
+from lavps.restoration import MeasurementSpec, RestorationConfig
+from lavps.restoration.job import FileRestorer
+from support.restoring import picture, save, write_model, write_prior
+
+SHAPE = (3, 8, 8)
 
 
 @pytest.fixture(scope="module")
@@ -18,48 +27,131 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(prior), str(write_model(folder / "warm", prior))
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_is_measured_and_restored(folders: tuple[str, str], task: str) -> None:
-    demonstration = Demonstration(*folders)
-    for strength in (0.0, 0.5, 1.0):
-        problem, shown = demonstration.measured(picture(40, 30), DemoMeasurement(task, strength))
-        assert shown.dtype == np.uint8
-        assert problem.image_shape == (3, 8, 8)
-    assert list(demonstration.methods("fast")) == ["MGDM", "LAVPS"]
-    for method in demonstration.methods("fast"):
-        shows = list(demonstration.run(problem, method, samples=2))
-        assert [show.step for show in shows] == list(range(1, shows[-1].total + 1))
-        last = shows[-1]
-        assert last.done
-        assert last.sample(1).shape == last.mean.shape == last.uncertainty.shape
-        assert not np.array_equal(last.sample(1), last.sample(2))
-        assert "misfit" in last.clock()
+@pytest.fixture(scope="module")
+def demonstration(folders: tuple[str, str]) -> Demonstration:
+    return Demonstration(folders[0])
 
 
-def test_without_a_model_the_second_method_is_the_preset(tmp_path: Path) -> None:
-    demonstration = Demonstration(str(write_prior(tmp_path / "prior", front=False)))
-    problem, _ = demonstration.measured(picture(8, 8), DemoMeasurement("super-resolution", 0.0))
-    assert list(demonstration.methods("fast"))[1] == "TunedPIR, preset"
-    mgdm, steps = (
-        list(demonstration.run(problem, name, samples=2))[-1] for name in demonstration.methods("fast")
-    )
-    assert (steps.forwards, steps.backwards) == (8, 0)
-    assert mgdm.backwards > 8
+def run(demonstration: Demonstration, file: Path, damage: Damage, **options: Any) -> list[Status | Outcome]:
+    return list(demonstration.restore(file, damage, 2, **options))
 
 
-def test_a_painted_mask_hides_what_it_covers(folders: tuple[str, str]) -> None:
-    mask = np.zeros((80, 80), bool)
-    mask[:40, :] = True
-    problem, _ = Demonstration(*folders).measured(picture(80, 80), DemoMeasurement("inpainting", mask=mask))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strength", [0.0, 1.0])
+def test_every_damage_is_simulated_and_restored(
+    demonstration: Demonstration, kind: str, strength: float
+) -> None:
+    damage = Damage.simulated(kind, strength, SHAPE)
+    if kind == "blur":
+        damage = Damage(kind, 0.5, 0.02)
+    file = demonstration.degraded(picture(40, 30), damage)
+    assert demonstration.shown(file, damage).shape == (512, 512, 3)
+    *states, last = run(demonstration, file, damage)
+    assert isinstance(last, Outcome)
+    assert all(isinstance(state, Status) for state in states)
+    assert len(last.samples) == 2
+    assert last.before.shape == last.samples[0].shape == last.mean.shape == (512, 512, 3)
+    assert last.uncertainty is not None
+    assert not np.array_equal(*last.samples)
+    assert {name for name, _ in last.checks} >= {"Data fit", "Typicality", "Pixel values"}
+
+
+def test_the_archive_holds_what_the_command_writes(demonstration: Demonstration, tmp_path: Path) -> None:
+    file = save(tmp_path / "photo.png", picture(4, 4))
+    last = run(demonstration, file, Damage("small", 2, 0.05), quality="fast", seed=3)[-1]
+    assert isinstance(last, Outcome)
+    spec = MeasurementSpec("sr2", 0.05, estimate_noise=True)
+    job = RestorationConfig(demonstration.prior, None, spec, 2, 3, quality="fast")
+    (tmp_path / "out").mkdir()
+    FileRestorer(job).restore(file, tmp_path / "out")
+    with zipfile.ZipFile(last.archive) as archive:
+        assert sorted(archive.namelist()) == sorted(path.name for path in (tmp_path / "out").iterdir())
+        for name in ("photo-1.png", "photo-2.png", "photo-mean.png", "photo-uncertainty.png"):
+            assert archive.read(name) == (tmp_path / "out" / name).read_bytes()
+
+
+def test_progress_has_a_bar_a_time_and_a_preview(
+    demonstration: Demonstration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lavps.apps.demo.demonstration._INTERVAL", 0.0)
+    file = save(tmp_path / "photo.png", picture(20, 12))
+    states = [s for s in run(demonstration, file, Damage("noise", noise=0.1)) if isinstance(s, Status)]
+    shares = [state.share for state in states]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len(set(shares)) > 4
+    assert any("left" in state.text for state in states)
+    assert states[-1].preview is not None
+
+
+@pytest.mark.parametrize("size", [(8, 8), (40, 40)])
+def test_a_stop_ends_the_run_at_the_next_evaluation(
+    demonstration: Demonstration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    stop, file = threading.Event(), save(tmp_path / "photo.png", picture(*size))
+    evaluations = []
+    network = demonstration.restorer.prior.denoise
+
+    def denoise(*given: Any) -> Any:
+        stop.wait(0.4)  # longer than the interval of states, so that one comes before the run ends
+        evaluations.append(stop.is_set())
+        return network(*given)
+
+    monkeypatch.setattr(demonstration.restorer.prior, "denoise", denoise)
+    states = demonstration.restore(file, Damage("noise", noise=0.1), 2, "best", stop=stop)
+    for state in states:
+        if isinstance(state, Status) and state.share > 0:
+            stop.set()
+        assert isinstance(state, Status)
+    assert sum(evaluations) <= 4
+
+
+def test_a_probable_mistake_is_named_without_a_command(demonstration: Demonstration, tmp_path: Path) -> None:
+    file = save(tmp_path / "photo.png", picture(40, 40))
+    states = demonstration.restore(file, Damage("small", 2, 0.05))
+    warned = next(state for state in states if isinstance(state, Status) and state.warnings)
+    assert warned.warnings == ("sr2 enlarges the file to 80x80 pixels",)
+
+
+def test_what_cannot_be_restored_is_one_sentence(demonstration: Demonstration, tmp_path: Path) -> None:
+    file = tmp_path / "photo.png"
+    file.write_bytes(b"no image")
+    with pytest.raises(ValueError, match="image"):
+        run(demonstration, file, Damage("noise"))
+    save(file, picture(8, 8))
+    with pytest.raises(ValueError, match="Paint over the missing parts first"):
+        run(demonstration, file, Damage("missing"))
+
+
+def test_a_painted_mask_hides_what_it_covers(demonstration: Demonstration, tmp_path: Path) -> None:
+    mask = np.zeros((8, 8), bool)
+    mask[:4, :] = True
+    spec = Damage("missing", noise=0.02, mask=mask).spec(tmp_path)
+    problem = spec.read(save(tmp_path / "photo.png", picture(8, 8)), SHAPE).problem
     observed = problem.operator.observed(problem.y)
     assert observed is not None
     assert not observed[..., :4, :].any()
     assert observed[..., 4:, :].all()
 
 
-def test_the_page_is_built(folders: tuple[str, str], tmp_path: Path) -> None:
+def test_examples_are_those_of_the_priors_sheet(folders: tuple[str, str]) -> None:
+    demonstration = Demonstration(*folders)
+    assert demonstration.examples() == []
+    sheet = picture(16, 24)
+    save(Path(folders[0]) / "samples.png", sheet)
+    examples = demonstration.examples()
+    (Path(folders[0]) / "samples.png").unlink()
+    assert np.array_equal(np.concatenate(examples, 1), sheet[:8])
+    x = demonstration.fitted(examples[0])
+    assert np.array_equal(np.rint((x.permute(1, 2, 0).numpy() + 1) * 127.5), examples[0])
+
+
+def test_the_page_has_two_tabs(demonstration: Demonstration, tmp_path: Path) -> None:
     pytest.importorskip("gradio")
     from lavps.apps.demo.page import build_page
 
-    page = build_page(Demonstration(*folders), [])
-    assert "Restore" in str(page.get_config_file())
+    example = tmp_path / "example.png"
+    Image.fromarray(picture(8, 8)).save(example)
+    page = str(build_page(demonstration, [example]).get_config_file())
+    for words in ("I have a degraded image", "Show me", "Restore", "Stop", "Download everything"):
+        assert words in page

@@ -1,4 +1,4 @@
-"""``lavps demo``: a page in the browser that compares the methods."""
+"""``lavps demo``: a page in the browser on which images are restored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..apps.demo.demonstration import Demonstration
-from ..apps.demo.page import build_page
+from ..apps.demo.page import build_page, launch
 from ..devices import resolve_device
 from .failures import fatal
 from .listing import image_files
@@ -17,12 +17,13 @@ from .options import Device, Folder, Model, N, PriorPath
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """Open a page on which images are degraded and restored: upload, paint, compare MGDM and LAVPS."""
+    """Open a page on which a degraded image is uploaded and restored, or an example degraded first."""
 
     prior: PriorPath[str]  # Model folder or Hub id of the prior.
-    # Inference model that was trained for this prior; without one, LAVPS is replaced by linearized guidance.
+    # Inference model or few-step model that was trained for this prior.
     inference_model: Model[str | None] = None
-    examples: Folder[Path | None] = None  # Folder of images to choose from.
+    # Folder of images to choose from; default the samples that the prior's folder shows.
+    examples: Folder[Path | None] = None
     port: N[int] = 7860  # Port of the page, on 127.0.0.1.
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 
@@ -31,6 +32,4 @@ class Demo:
         with fatal("demo"):
             device = resolve_device(self.device)
             examples = [] if self.examples is None else image_files([self.examples], Path("nowhere"))[:12]
-            page = build_page(Demonstration(self.prior, self.inference_model, device), examples)
-            allowed = [] if self.examples is None else [str(self.examples.resolve())]
-            page.launch(server_name="127.0.0.1", server_port=self.port, allowed_paths=allowed, share=False)
+            launch(build_page(Demonstration(self.prior, self.inference_model, device), examples), self.port)

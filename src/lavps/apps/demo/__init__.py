@@ -1,6 +1,6 @@
-"""The demonstration: an image is measured and restored in the browser."""
+"""The demonstration: a degraded image is restored in the browser."""
 
 from .demonstration import Demonstration
-from .page import build_page
+from .page import build_page, launch
 
-__all__ = ["Demonstration", "build_page"]
+__all__ = ["Demonstration", "build_page", "launch"]

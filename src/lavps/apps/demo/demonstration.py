@@ -1,12 +1,18 @@
-"""The demonstration: an image is measured, and restored by two methods step by step."""
+"""The demonstration: a degraded image is restored step by step, as by ``lavps restore``."""
 
 from __future__ import annotations
 
-__all__ = ["SHOWN", "TASKS", "DemoMeasurement", "Demonstration", "Frame"]
+__all__ = ["SHOWN", "Demonstration", "Outcome", "Status"]
 
+import queue
+import re
+import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,194 +20,255 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...guidance import Gradient
-from ...minimizers import WhitenedGradient
-from ...noise import GaussianNoise
-from ...operators import AveragePool, Blur, Identity, Mask, Operator
-from ...operators.blur import gaussian_kernel
-from ...operators.families import MotionBlur
+from ...checkpoints import local_copy
 from ...pages.panels import Panel, heat, picture_panel, uncertainty_scale
 from ...problem import InverseProblem
-from ...restoration.presets import Quality, chosen, front_for
+from ...restoration.config import RestorationConfig
+from ...restoration.files import RestoredFile
+from ...restoration.forecast import RunForecast, in_words
+from ...restoration.job import FileRestorer
+from ...restoration.manifest import Manifest
+from ...restoration.presets import Quality
 from ...restoration.restorer import Restorer
-from ...samplers import MGDM, Sampler
+from ...samplers import FewStepModel
+from ...samplers.base import Step
+from .damage import Damage
 
 Pixels = npt.NDArray[np.uint8]
-TASKS = ("super-resolution", "inpainting", "noise", "blur", "camera shake")
-SHOWN = 320  # side of an image on the page, in pixels
-_GRADIENT_STEPS: dict[Quality, int] = {"fast": 25, "balanced": 50, "best": 100}  # K of MGDM
-
-
-@dataclass(frozen=True)
-class DemoMeasurement:
-    """Simulated measurement of the image.
-
-    Attributes:
-        task: One of TASKS.
-        strength: Strength of the degradation, in [0, 1].
-        noise: Standard deviation of the noise, on the scale on which black is -1 and white is +1.
-        mask: Pixels to inpaint, shape (H, W); default a box in the centre.
-    """
-
-    task: str = "super-resolution"
-    strength: float = 0.5
-    noise: float = 0.05
-    mask: npt.NDArray[np.bool_] | None = None
-
-    def operator(self, shape: tuple[int, ...]) -> Operator:
-        """Return the operator for images (C, H, W)."""
-        side, strength = min(shape[1:]), min(max(self.strength, 0.0), 1.0)
-        if self.task == "super-resolution":
-            return AveragePool(2 ** (1 + min(int(3 * strength), 2)))
-        if self.task == "inpainting":
-            return Mask(self._known(*shape[1:]))
-        if self.task == "blur":
-            return Blur(gaussian_kernel(side / 64 * (0.5 + 3 * strength)))
-        if self.task == "camera shake":
-            size = 2 * round(side / 64 * (3 + 8 * strength)) + 1
-            return MotionBlur(size, 0.9).draw([1], shape)
-        return Identity()
-
-    def _known(self, height: int, width: int) -> Tensor:
-        hidden = torch.zeros(1, height, width, dtype=torch.bool)
-        if self.mask is not None and self.mask.any():
-            painted = Image.fromarray(self.mask.astype(np.uint8) * 255)
-            resized = painted.resize((width, height), Image.Resampling.BOX)
-            hidden[0] = torch.from_numpy(np.asarray(resized) > 127)
-        else:
-            margin = 0.5 - 0.1 - 0.25 * self.strength
-            rows, columns = int(margin * height), int(margin * width)
-            hidden[0, rows : height - rows, columns : width - columns] = True
-        return ~hidden
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the noise; the task "noise" takes it from the strength."""
-        return 0.05 + 0.45 * self.strength if self.task == "noise" else self.noise
+SHOWN = 512  # smallest side of an image on the page, in pixels; the largest is twice as long
+_INTERVAL = 0.3  # seconds between two states
+_ERRORS = (OSError, ValueError, TypeError, RuntimeError, ArithmeticError, MemoryError)
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """State of a method after a sampler step.
+class Status:
+    """State of a restoration.
 
     Attributes:
-        name: Name of the method.
-        samples: Current estimates, shape (N, C, H, W).
-        seconds: Elapsed time.
-        step: Number of steps done.
-        total: Total number of steps.
-        forwards: Denoiser evaluations per sample.
-        backwards: Backward passes through the denoiser per sample.
-        chi_square: Mean misfit, after the last step.
+        text: Current computation, in words.
+        share: Share that is done, in [0, 1].
+        warnings: Probable mistakes.
+        preview: Current estimate of the first sample.
     """
 
-    name: str
-    samples: Tensor
-    seconds: float
-    step: int
-    total: int
-    forwards: float
-    backwards: float
-    chi_square: float | None = None
+    text: str
+    share: float = 0.0
+    warnings: tuple[str, ...] = ()
+    preview: Pixels | None = None
 
-    @property
-    def done(self) -> bool:
-        """Whether this is the last step."""
-        return self.step == self.total
 
-    def sample(self, number: int) -> Pixels:
-        """Return a sample by its number, from 1 on."""
-        return _large(picture_panel(self.samples[min(number, len(self.samples)) - 1], ""))
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Result of a restoration.
 
-    @property
-    def mean(self) -> Pixels:
-        """Mean of the samples."""
-        return _large(picture_panel(self.samples.mean(0), ""))
+    Attributes:
+        before: Measurement, at the size of the samples.
+        samples: Samples.
+        mean: Mean of the samples.
+        uncertainty: Standard deviation of the samples, as a heat map; None for one sample.
+        checks: Data fit, typicality and health, each a name and its words.
+        archive: All outputs of the restoration, a zip file.
+    """
 
-    @property
-    def uncertainty(self) -> Pixels:
-        """Standard deviation of the samples, as a heat map."""
-        levels, top = uncertainty_scale(self.samples.std(0))
-        return _large(Panel(heat(levels, top), ""))
+    before: Pixels
+    samples: tuple[Pixels, ...]
+    mean: Pixels
+    uncertainty: Pixels | None
+    checks: tuple[tuple[str, str], ...]
+    archive: Path
 
-    def clock(self) -> str:
-        """Return time, cost and misfit as text."""
-        state = f"step {self.step} of {self.total}"
-        if self.done:
-            state = f"{self.forwards:.0f} forwards and {self.backwards:.0f} backwards per sample"
-        words = f"**{self.name}** {self.seconds:.1f} s, {state}"
-        return words if self.chi_square is None else f"{words}, misfit {self.chi_square:.2f}"
+
+class _StopRequested(Exception):  # noqa: N818 - not an error
+    """The user has stopped the restoration."""
 
 
 class Demonstration:
-    """Loaded models, and their methods.
+    """Models of the demonstration.
 
     Args:
-        prior: Model folder or Hub id of the prior.
-        model: Model folder or Hub id of an inference model; without one, linearized guidance is shown.
+        prior: Model folder, name in the zoo, or Hub id of the prior.
+        model: Inference model or few-step model of this prior.
         device: Device of the computation.
     """
 
     def __init__(self, prior: str, model: str | None = None, device: str = "cpu") -> None:
-        self.restorer, self.device = Restorer.load(prior, model, device=device), device
-        self.folder, self.warm_folder = prior, model
+        self.prior, self.model, self.device = prior, model, device
+        self.restorer = Restorer.load(prior, model, device=device)
+        self.shape = self.restorer.image_shape or (3, 64, 64)
+        self._scratch = tempfile.TemporaryDirectory(prefix="lavps-demo-")
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(C, H, W) of the prior's images."""
-        return self.restorer.image_shape or (3, 64, 64)
+    def has_quality(self) -> bool:
+        """Whether the presets differ; a few-step model has one."""
+        return not isinstance(self.restorer.model, FewStepModel)
 
-    def fitted(self, picture: Pixels) -> Tensor:
+    def folder(self) -> Path:
+        """Return a new folder, which is removed at the end of the process."""
+        return Path(tempfile.mkdtemp(dir=self._scratch.name))
+
+    def examples(self) -> list[Pixels]:
+        """Return the first samples on the sheet beside the prior; none without a sheet."""
+        sheet, side = Path(local_copy(self.prior)) / "samples.png", self.shape[-1]
+        if not sheet.is_file():
+            return []
+        with Image.open(sheet) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        columns = range(0, pixels.shape[1] - side + 1, side)
+        return [pixels[: self.shape[-2], left : left + side] for left in columns][:8]
+
+    def degraded(self, image: Pixels, damage: Damage, seed: int = 0) -> Path:
+        """Degrade the centre of an image (H, W, 3), and write it to a file."""
+        x = self.fitted(image)
+        problem = InverseProblem.simulate(x[None], damage.operator(), damage.noise or 0.0, seed)
+        file = self.folder() / ("example.jpg" if damage.kind == "jpeg" else "example.png")
+        pixels = picture_panel(problem.y[0], "").pixels
+        if damage.kind == "jpeg":
+            Image.fromarray(pixels).save(file, quality=int(damage.amount))
+        else:
+            Image.fromarray(pixels).save(file)
+        return file
+
+    def shown(self, file: Path, damage: Damage) -> Pixels:
+        """Return a degraded example for the page; missing pixels show a checkerboard."""
+        with Image.open(file) as image:
+            pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1) / 127.5 - 1
+        seen = None if damage.mask is None else torch.from_numpy(~damage.mask)[None]
+        return _sized(picture_panel(pixels, "", observed=seen))
+
+    def original(self, image: Pixels) -> Pixels:
+        """Return the part of an example that is degraded, for the page."""
+        return _sized(picture_panel(self.fitted(image), ""))
+
+    def fitted(self, image: Pixels) -> Tensor:
         """Return the centre of an image (H, W, 3), resized to the prior's (C, H, W)."""
         channels, height, width = self.shape
-        image = Image.fromarray(picture).convert("RGB" if channels == 3 else "L")
-        scale = max(height / image.height, width / image.width)
-        size = round(image.width * scale), round(image.height * scale)
-        large = image.resize(size, Image.Resampling.LANCZOS)
+        given = Image.fromarray(image).convert("RGB" if channels == 3 else "L")
+        scale = max(height / given.height, width / given.width)
+        size = round(given.width * scale), round(given.height * scale)
+        large = given if scale == 1 else given.resize(size, Image.Resampling.LANCZOS)
         left, top = (large.width - width) // 2, (large.height - height) // 2
         levels = np.array(large.crop((left, top, left + width, top + height)), dtype=np.float32)
         return torch.from_numpy(levels).reshape(height, width, channels).permute(2, 0, 1) / 127.5 - 1
 
-    def measured(self, picture: Pixels, how: DemoMeasurement, seed: int = 0) -> tuple[InverseProblem, Pixels]:
-        """Return the inverse problem of an image, and its measurement as an image."""
-        x = self.fitted(picture)[None]
-        operator = how.operator(tuple(x.shape[1:]))
-        problem = InverseProblem.simulate(x, operator, GaussianNoise(how.std), seed)
-        observed = operator.observed(problem.y)
-        seen = None if observed is None else observed.reshape(-1, *observed.shape[-2:])[:1]
-        return problem, _large(picture_panel(problem.y[0], "", observed=seen))
+    def restore(
+        self,
+        file: Path,
+        damage: Damage,
+        samples: int = 4,
+        quality: Quality = "fast",
+        seed: int = 0,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Status | Outcome]:
+        """Restore a file, and yield its progress, and last its outcome.
 
-    def methods(self, quality: Quality) -> dict[str, Sampler]:
-        """Return MGDM with gradients, and LAVPS or, without an inference model, the preset."""
-        prior, linear = self.restorer.prior, "denoise"  # as are all of TASKS
-        guidance = Gradient(1, WhitenedGradient())
-        mgdm = MGDM(prior, num_steps=_GRADIENT_STEPS[quality], guidance=guidance)
-        if self.restorer.model is not None and self.warm_folder is not None:
-            warm = chosen(front_for(self.warm_folder, True, linear), quality).settings
-            return {"MGDM": mgdm, "LAVPS": warm.sampler(prior, self.restorer.model if warm.models else None)}
-        preset = chosen(front_for(self.folder, False, linear), quality).settings.sampler(prior)
-        return {"MGDM": mgdm, f"{type(preset).__name__}, preset": preset}
+        Args:
+            file: Degraded image.
+            damage: Degradation.
+            samples: Number of samples.
+            quality: Preset of quality against cost.
+            seed: Seed of the sampler's noise.
+            stop: Event that ends the run at the next denoiser evaluation, without an outcome.
 
-    def run(
-        self, problem: InverseProblem, method: str, samples: int = 4, quality: Quality = "fast", seed: int = 0
-    ) -> Iterator[Frame]:
-        """Run a method, and yield its state after every step."""
-        sampler = self.methods(quality)[method]
-        problem = self.restorer.posed(problem.to(self.device))
-        forwards = backwards = 0.0
-        start = time.perf_counter()
-        for step in sampler.iterate(problem, samples, seed=seed):
-            forwards, backwards = forwards + step.forwards, backwards + step.backwards
-            chi = None
-            if step.index + 1 == step.total:
-                chi = float(problem.repeat(samples).chi_square(step.x_0).mean())
-            samples_now = self.restorer.pictures(step.x_0).cpu()
-            seconds = time.perf_counter() - start
-            yield Frame(method, samples_now, seconds, step.index + 1, step.total, forwards, backwards, chi)
+        Raises:
+            ValueError: The file cannot be restored; the message is one sentence.
+        """
+        folder = self.folder()
+        run = _Run(self.restorer, stop or threading.Event())
+        spec = damage.spec(folder)
+        job = RestorationConfig(
+            self.prior, self.model, spec, samples, seed, quality=quality, device=self.device
+        )
+        worker = threading.Thread(target=run.restore, args=(job, file, folder / "restored"), daemon=True)
+        worker.start()
+        try:
+            while (state := run.states.get()) is not None:
+                if isinstance(state, Exception):
+                    raise ValueError(" ".join(str(state).split()) or type(state).__name__) from state
+                yield state
+        finally:  # also when the page was closed
+            run.stop.set()
 
 
-def _large(panel: Panel) -> Pixels:
-    """Enlarge by a whole factor, without interpolation."""
-    factor = max(SHOWN // panel.pixels.shape[0], 1)
-    large: Pixels = panel.pixels.repeat(factor, 0).repeat(factor, 1)
-    return large
+class _Run:
+    """A restoration in a thread; its states are in a queue, which ends with None."""
+
+    def __init__(self, restorer: Restorer, stop: threading.Event) -> None:
+        self.restorer, self.stop = restorer, stop
+        self.states: queue.SimpleQueue[Status | Outcome | Exception | None] = queue.SimpleQueue()
+        self._state, self._done, self._total, self._start = Status("Reading the image"), 0, 1, 0.0
+        self._last = 0.0
+
+    def restore(self, job: RestorationConfig, file: Path, folder: Path) -> None:
+        try:
+            self.states.put(self._state)
+            folder.mkdir()
+            restored, manifest = FileRestorer(job, self.restorer).restore(
+                file, folder, self._step, announce=self._announce, progress=self._advance
+            )
+            self.states.put(_outcome(restored, manifest, file, folder))
+        except _StopRequested:
+            pass
+        except _ERRORS as error:
+            self.states.put(error)
+        finally:
+            self.states.put(None)
+
+    def _announce(self, expected: RunForecast) -> None:
+        self._total, self._start = max(expected.total, 1), time.monotonic()
+        text = f"{expected.measured} to {expected.restored} pixels, noise {expected.noise}"
+        if expected.seconds is not None:
+            text += f", about {in_words(expected.seconds)}"
+        # The rest of a doubt is a command, which does not help on a page.
+        warnings = tuple(re.split("[:.] ", doubt)[0] for doubt in expected.doubts)
+        self._put(replace(self._state, text=text, warnings=warnings), forced=True)
+
+    def _advance(self, evaluations: int) -> None:
+        self._done += evaluations
+        share = min(self._done / self._total, 1.0)
+        left = (time.monotonic() - self._start) * (1 - share) / share if share else 0.0
+        self._put(replace(self._state, text=f"{share:.0%}, about {in_words(left)} left", share=share))
+
+    def _step(self, step: Step) -> None:
+        panel = picture_panel(self.restorer.pictures(step.x_0[:1])[0], "")
+        self._put(replace(self._state, preview=_sized(panel)))
+
+    def _put(self, state: Status, forced: bool = False) -> None:
+        """Keep the state, and publish it if the interval has passed or it is forced."""
+        if self.stop.is_set():
+            raise _StopRequested
+        self._state = state
+        if forced or time.monotonic() - self._last >= _INTERVAL:
+            self._last = time.monotonic()
+            self.states.put(state)
+
+
+def _outcome(restored: RestoredFile, manifest: Manifest, file: Path, folder: Path) -> Outcome:
+    problem, samples = restored.measured.grey or restored.measured.problem, restored.samples
+    observed = problem.operator.observed(problem.y)
+    seen = None if observed is None else observed.reshape(-1, *observed.shape[-2:])[:1]
+    shown = tuple(_sized(picture_panel(sample, "")) for sample in samples)
+    before = _sized(picture_panel(problem.y[0], "", observed=seen), shown[0].shape[1::-1])
+    uncertainty = None
+    if len(samples) > 1:
+        uncertainty = _sized(Panel(heat(*uncertainty_scale(samples.std(0))), ""))
+    result = manifest.result
+    named = (
+        ("Data fit", "verdict"),
+        ("Typicality", "typicality"),
+        ("Pixel values", "health"),
+        ("Advice", "advice"),
+    )
+    checks = tuple((name, str(result[key])) for name, key in named if result.get(key))
+    archive = shutil.make_archive(str(folder.with_name(f"{file.stem}-restored")), "zip", folder)
+    mean = _sized(picture_panel(samples.mean(0), ""))
+    return Outcome(before, shown, mean, uncertainty, checks, Path(archive))
+
+
+def _sized(panel: Panel, size: tuple[int, ...] | None = None) -> Pixels:
+    """Return the pixels at a size (width, height) for the page: at least SHOWN, at most twice as much."""
+    image = Image.fromarray(panel.pixels)
+    if size is None:
+        factor = max(SHOWN / min(image.size), 1.0)
+        factor *= min(2 * SHOWN / (factor * max(image.size)), 1.0)
+        size = tuple(round(factor * side) for side in image.size)
+    return np.asarray(image.resize((size[0], size[1]), Image.Resampling.BICUBIC))

@@ -21,6 +21,7 @@ from PIL import Image
 
 import lavps
 from lavps.apps.service import BatchScheduler, Client, JobStore, Limits, ModelPool, Options, Refused
+from lavps.apps.service.app import build_app
 from lavps.apps.service.dispatch import WorkerLost, in_this_process
 from lavps.apps.service.guard import proxy_middlewares
 from lavps.apps.service.pool import Request, Update
@@ -36,6 +37,7 @@ from support.restoring import TINY, picture, write_model, write_prior
 pytest.importorskip("httpx")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
 parser = pytest.importorskip("prometheus_client.parser")
+HERE = "http://127.0.0.1:8000"
 FEW = Limits(queue=8, batch=4, wait=60.0)
 
 
@@ -62,7 +64,7 @@ def serving(
     models: dict[str, tuple[str, str | None]], spool: Path, limits: Limits = FEW, token: str | None = None
 ) -> Iterator[Any]:
     app = Serving(models, spool, limits, token=token).in_process()
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with TestClient(app, base_url=HERE, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -400,6 +402,44 @@ def test_no_header_opens_a_path_without_the_token(
         assert end.value.code == 1008
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},  # a name that was redirected to this machine
+        {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "127.0.0.1@evil.example"},
+        {"Host": "[::1"},
+        {"Host": ""},
+        [("Host", "127.0.0.1:8000"), ("Host", "evil.example")],
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:9999"},  # a page of another program of this machine
+        {"Origin": "http://localhost:8000"},
+        [("Origin", HERE), ("Origin", "https://evil.example")],
+    ],
+)
+def test_web_pages_of_other_sites_are_refused_without_a_token(
+    models: dict[str, Any], tmp_path: Path, headers: Any
+) -> None:
+    with serving(models, tmp_path / "spool") as client:
+        paths = ("/v1/models", "/metrics", "/openapi.json", "/healthz", "/v1/jobs/" + "0" * 32)
+        assert {client.get(path, headers=headers).status_code for path in paths} == {403}
+        answer = client.post("/v1/restore", params=query(), content=encoded(), headers=headers)
+        assert answer.status_code == 403
+        assert not list((tmp_path / "spool").iterdir())
+        with pytest.raises(pytest.importorskip("starlette.websockets").WebSocketDisconnect) as end:
+            client.websocket_connect("/v1/models", headers=dict(headers)).__enter__()
+        assert end.value.code == 1008
+
+
+def test_the_own_page_of_the_service_may_send_requests(models: dict[str, Any], tmp_path: Path) -> None:
+    with serving(models, tmp_path / "spool") as client:
+        for host in ("127.0.0.1", "127.0.0.1:8000", "localhost:8000", "LOCALHOST:8000", "[::1]:8000"):
+            for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+                assert client.get("/v1/models", headers=headers).status_code == 200, headers
+
+
 def test_paths_of_ray_itself_are_hidden() -> None:
     starlette = pytest.importorskip("starlette.applications")
     responses = pytest.importorskip("starlette.responses")
@@ -438,12 +478,49 @@ def test_health_means_that_the_model_runs(tmp_path: Path) -> None:
         assert answer.json() == {"status": "unhealthy"}
 
 
+@pytest.mark.parametrize("fault", [None, RuntimeError("out of order"), "endless"])
+def test_one_probe_answers_all_who_ask_for_health_and_it_ends(
+    models: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Any
+) -> None:
+    probes = 0
+
+    async def probe() -> None:
+        nonlocal probes
+        probes += 1
+        await asyncio.sleep(60 if fault == "endless" else 0.2)
+        if fault:
+            raise fault
+
+    async def scenario() -> list[int]:
+        httpx = pytest.importorskip("httpx")
+        desk = desk_with(models, tmp_path / "spool", [])
+        transport = httpx.ASGITransport(build_app(desk, probe))
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+            answers = await asyncio.gather(*(client.get("/healthz") for _ in range(20)))
+        return [answer.status_code for answer in answers]
+
+    monkeypatch.setattr("lavps.apps.service.app._PROBE", 0.5)
+    assert asyncio.run(asyncio.wait_for(scenario(), 30)) == [503 if fault else 200] * 20
+    assert probes == 1
+
+
 def test_the_interface_describes_itself(models: dict[str, Any], tmp_path: Path) -> None:
     with serving(models, tmp_path / "spool") as client:
         paths = client.get("/openapi.json").json()["paths"]
         assert {"/v1/restore", "/v1/jobs/{id}", "/healthz", "/metrics"} <= set(paths)
         assert "image/png" in paths["/v1/restore"]["post"]["requestBody"]["content"]
         assert "429" in paths["/v1/restore"]["post"]["responses"]
+        enums = {one["name"]: one["schema"].get("enum") for one in paths["/v1/restore"]["post"]["parameters"]}
+        assert enums["model"] == ["plain", "warm"]
+        assert {"sr4", "denoise", "inpaint"} <= set(enums["task"])
+        kinds = {
+            path: set(get["get"]["responses"]["200"]["content"])
+            for path, get in paths.items()
+            if "get" in get
+        }
+        assert kinds["/metrics"] == {"text/plain"}
+        assert kinds["/v1/jobs/{id}/preview"] == {"image/png"}
+        assert {"image/png", "image/jpeg", "image/tiff"} <= kinds["/v1/jobs/{id}/pictures/{name}"]
 
 
 def test_metrics_are_parsed_by_prometheus_and_belong_to_one_service(

@@ -32,6 +32,7 @@ from support.restoring import picture, save, write_prior
 
 pytest.importorskip("httpx")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
+HERE = "http://127.0.0.1:8000"
 LIMITS = Limits(queue=16, batch=8)
 OPTIONS = Options("plain", "denoise", quality="fast")
 
@@ -102,6 +103,36 @@ def test_a_deleted_folder_ends_its_own_job_only(
     assert run(desk, scenario) == ["done", "failed", "done", "done"]
 
 
+def test_a_done_job_fails_when_its_results_are_deleted(
+    models: dict[str, Any], tmp_path: Path, content: bytes
+) -> None:
+    with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process(), base_url=HERE) as client:
+        query = {"model": "plain", "task": "denoise", "quality": "fast", "samples": 2, "wait": 60}
+        for name in ("result-mean", "."):
+            job = client.post("/v1/restore", params=query, content=content).json()
+            assert job["state"] == "done"
+            lost = tmp_path / "spool" / job["id"] / name
+            lost.unlink() if lost.is_file() else shutil.rmtree(lost)
+            now = client.get(job["links"]["self"]).json()
+            assert (now["state"], set(now["links"])) == ("failed", {"self", "preview"})
+            assert "no longer in the job store" in now["reason"]
+            assert client.get(job["links"]["0"]).status_code == 409
+
+
+def test_a_deleted_store_is_created_again(models: dict[str, Any], tmp_path: Path, content: bytes) -> None:
+    async def scenario() -> list[str]:
+        first = await desk.submit(OPTIONS, content)
+        shutil.rmtree(tmp_path / "spool")
+        await desk.open()
+        later = await desk.submit(OPTIONS, content)
+        return [(await desk.wait(job.id, 60)).state for job in (first, later)]
+
+    desk = desk_of(models, tmp_path / "spool")
+    desk.spool.jobs = lambda: ([], {})  # type: ignore[method-assign]
+    assert run(desk, scenario) == ["failed", "done"]
+    assert stat.S_IMODE((tmp_path / "spool").stat().st_mode) == 0o700
+
+
 def test_a_worker_task_that_ends_is_unhealthy_and_restarted(
     models: dict[str, Any], tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +146,7 @@ def test_a_worker_task_that_ends_is_unhealthy_and_restarted(
 
     monkeypatch.setattr(BatchScheduler, "_take", faulty)
     app = Serving(models, tmp_path / "spool", LIMITS).in_process()
-    with TestClient(app) as client:
+    with TestClient(app, base_url=HERE) as client:
         assert client.get("/healthz").status_code == 200
         query = {"model": "plain", "task": "denoise", "quality": "fast"}
         job = client.post("/v1/restore", params=query, content=content).json()
@@ -132,7 +163,7 @@ def test_a_full_disk_answers_507_and_recovers(
     models: dict[str, Any], tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
-    with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process()) as client:
+    with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process(), base_url=HERE) as client:
         query = {"model": "plain", "task": "denoise", "quality": "fast", "wait": 60}
         disk.full = True
         answer = client.post("/v1/restore", params=query, content=content)
@@ -213,12 +244,25 @@ def test_a_damaged_job_is_quarantined_and_the_service_starts(
         folder.write_text("")
     else:
         state.write_text(json.dumps(json.loads(state.read_text()) | changes[damage]))
-    with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process()) as client:
+    with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process(), base_url=HERE) as client:
         assert client.get(f"/v1/jobs/{sound.id}", params={"wait": 60}).json()["state"] == "done"
         assert client.get(f"/v1/jobs/{broken.id}").status_code == 404
         assert 'lavps_jobs_total{state="quarantined"} 1' in client.get("/metrics").text
     (kept,) = (tmp_path / "spool" / "quarantine").iterdir()
     assert kept.name.startswith(broken.id)
+
+
+def test_the_service_starts_if_nothing_can_be_quarantined(
+    models: dict[str, Any], tmp_path: Path, content: bytes
+) -> None:
+    store, damaged = JobStore(tmp_path / "spool"), [jobs_module.Job.new(OPTIONS) for _ in range(2)]
+    for job in damaged:
+        store.accept(job, content)
+    (tmp_path / "spool" / damaged[0].id / "job.json").write_text("{")
+    (tmp_path / "spool" / damaged[1].id / "measurement").unlink()
+    (tmp_path / "spool" / "quarantine").touch()  # no folder can be created there
+    with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process(), base_url=HERE) as client:
+        assert 'lavps_jobs_total{state="quarantined"} 2' in client.get("/metrics").text
 
 
 def test_a_request_that_kills_its_worker_does_not_take_its_neighbours_with_it(
@@ -297,7 +341,8 @@ def test_a_body_that_does_not_arrive_is_given_up(models: dict[str, Any], tmp_pat
     async def scenario() -> None:
         query = b"model=plain&task=denoise"
         scope = {
-            "type": "http", "method": "POST", "path": "/v1/restore", "query_string": query, "headers": [],
+            "type": "http", "method": "POST", "path": "/v1/restore", "query_string": query,
+            "headers": [(b"host", b"127.0.0.1")],
             "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("x", 1), "root_path": "",
         }  # fmt: skip
 

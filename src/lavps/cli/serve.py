@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = ["Serve"]
 
-import ipaddress
 import logging
 import os
 import sys
@@ -14,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from ..apps.service.guard import timed_protocol
+from ..apps.service.guard import is_loopback, timed_protocol
 from ..apps.service.jobs import Limits
 from ..apps.service.serving import Serving
 from ..devices import resolve_device
@@ -58,7 +57,7 @@ class Serve:
     def serving(self) -> Serving:
         """Return the options in plain values; nothing is loaded."""
         token = os.environ.get("LAVPS_TOKEN") or None
-        if token is None and not _is_loopback(self.host):
+        if token is None and not is_loopback(self.host):
             raise ValueError(
                 f"{self.host} is reachable from other machines: set LAVPS_TOKEN to a secret that requests "
                 "must carry, or use --host 127.0.0.1"
@@ -69,13 +68,6 @@ class Serve:
             dict(_model(text) for text in self.models), self.spool.resolve(), self.limits, self.workers, gpus,
             device, token, self.host, self.port,
         )  # fmt: skip
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _model(text: str) -> tuple[str, tuple[str, str | None]]:

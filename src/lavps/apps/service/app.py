@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from ...extras import require
 from ...image_formats import SUFFIXES
 from ...restoration.presets import Quality
-from .guard import PUBLIC, TokenGuard
+from .guard import PUBLIC, LoopbackGuard, TokenGuard
 from .jobs import Job, Options, Refused
 from .metrics import Metrics
 from .pool import TASKS
@@ -23,13 +23,16 @@ from .scheduler import BatchScheduler
 # No postponed annotations: FastAPI evaluates them, and some are defined inside build_app.
 _TYPES = {suffix: f"image/{format.lower()}" for suffix, format in SUFFIXES.items() if format != "NPY"}
 _HEALTHY = 5.0  # seconds for which the result of a probe is reused
+_PROBE = 10.0  # seconds within which the models must answer a probe
 _PICTURE = "/v1/jobs/{id}/pictures/{name}"
 _IMAGE = {"schema": {"type": "string", "format": "binary"}}
 _PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": _IMAGE}}}
 _KINDS = (*dict.fromkeys(_TYPES.values()), "application/octet-stream")
+_PICTURES: dict[int | str, dict[str, Any]] = {200: {"content": dict.fromkeys(_KINDS, _IMAGE)}}
 _BODY = {"requestBody": {"required": True, "content": dict.fromkeys(_KINDS, _IMAGE)}}
 _FAILURES = {
     "401": "the token is missing or invalid",
+    "403": "a web page of another site sent the request",
     "404": "there is no such model, job or image",
     "408": "the body did not arrive in time",
     "409": "the job is not done",
@@ -37,6 +40,7 @@ _FAILURES = {
     "415": "the body is not an image",
     "422": "the options or the image are invalid",
     "429": "the queue is full: see Retry-After",
+    "503": "a model or a worker fails",
     "507": "the disk is full: see Retry-After",
 }
 _log = logging.getLogger("lavps.service")
@@ -48,11 +52,11 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
     Args:
         desk: Scheduler of the jobs.
         probe: Coroutine function that evaluates every model once and raises an error if one fails.
-        token: Bearer token required of requests; None accepts all requests.
+        token: Bearer token required of requests; None accepts all requests from this machine.
     """
     require("fastapi", "serve")
     from fastapi import FastAPI, Path, Query, Request, Response
-    from fastapi.responses import JSONResponse
+    from fastapi.responses import JSONResponse, PlainTextResponse
 
     limits, collected = desk.limits, Metrics(desk)
 
@@ -63,12 +67,12 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
         await desk.close()
 
     def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-        return {int(code): {"description": _FAILURES[code]} for code in [*codes, *(["401"] if token else [])]}
+        return {int(code): {"description": _FAILURES[code]} for code in [*codes, "401" if token else "403"]}
 
     app = FastAPI(title="lavps", version="1", lifespan=lifespan, redoc_url=None)
     Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
     Wait = Annotated[float, Query(ge=0, le=limits.wait, description="Seconds to wait for the job to finish.")]
-    healthy_until = 0.0
+    probed: asyncio.Task[float] | None = None
 
     @app.middleware("http")
     async def reveal_no_errors(request: Request, call_next: Any) -> Any:
@@ -78,8 +82,11 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
             _log.error("internal error: %s", type(error).__name__)
             return JSONResponse({"detail": "internal error"}, 500)
 
-    if token:  # added last, so the first to see a request
+    # Added last, so the first to see a request.
+    if token:
         app.add_middleware(TokenGuard, token=token)
+    else:
+        app.add_middleware(LoopbackGuard)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, refusal: Refused) -> Any:
@@ -95,9 +102,7 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
     def answer(job: Job) -> Response:
         links = {"self": f"/v1/jobs/{job.id}", "preview": f"/v1/jobs/{job.id}/preview"}
         if job.state == "done":
-            names = [str(n) for n in range(job.options.samples)]
-            names += ["mean", "uncertainty"] if job.options.samples > 1 else []
-            links |= {name: _PICTURE.format(id=job.id, name=name) for name in names}
+            links |= {name: _PICTURE.format(id=job.id, name=name) for name in job.pictures}
         body, status = job.describe() | {"links": links}, 200 if job.finished else 202
         return JSONResponse(body, status, {"Location": links["self"]})
 
@@ -129,8 +134,8 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
     )
     async def restore(
         request: Request,
-        model: Annotated[str, Query(max_length=100)],
-        task: Annotated[str, Query(max_length=100, description=f"One of {', '.join(TASKS)}.")],
+        model: Annotated[str, Query(max_length=100, json_schema_extra={"enum": list(desk.bench.models)})],
+        task: Annotated[str, Query(max_length=100, json_schema_extra={"enum": list(TASKS)})],
         noise: Annotated[float, Query(gt=0, le=10)] = 0.05,
         samples: Annotated[int, Query(ge=1, le=limits.max_samples)] = 1,
         seed: Annotated[int, Query(ge=0, lt=2**63)] = 0,
@@ -155,7 +160,7 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
         known(id)
         return answer(await desk.cancel(id))
 
-    @app.get("/v1/jobs/{id}/preview", responses=responses("404", "422") | _PNG)
+    @app.get("/v1/jobs/{id}/preview", response_class=Response, responses=responses("404", "422") | _PNG)
     async def preview(id: Id) -> Response:
         """Return the current estimate of the image."""
         known(id)
@@ -164,7 +169,7 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
             raise Refused(404, "there is no preview yet")
         return Response(content, media_type="image/png")
 
-    @app.get(_PICTURE, responses=responses("404", "409", "422") | _PNG)
+    @app.get(_PICTURE, response_class=Response, responses=responses("404", "409", "422") | _PICTURES)
     async def picture(
         id: Id, name: Annotated[str, Path(pattern="^([0-9]{1,3}|mean|uncertainty)$")]
     ) -> Response:
@@ -183,23 +188,28 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
         """Return the models with their image shapes; other sizes are restored in overlapping windows."""
         return {"models": dict(desk.bench.shapes), "tasks": list(TASKS)}
 
-    @app.get(PUBLIC, responses={503: {"description": "a model or a worker fails"}})
+    async def probe_once() -> float:
+        """Return the time until which the models count as healthy; 0 if one fails."""
+        try:
+            await asyncio.wait_for(probe(), _PROBE)
+        except Exception as error:
+            _log.error("unhealthy: %s", type(error).__name__)
+            return 0.0
+        return time.monotonic() + _HEALTHY
+
+    @app.get(PUBLIC, responses=responses("503"))
     async def health() -> Response:
         """Evaluate the models, and return whether they and the workers work."""
-        nonlocal healthy_until
+        nonlocal probed
         if not desk.healthy:
             _log.error("unhealthy: a worker task has ended")
             return JSONResponse({"status": "unhealthy"}, 503)
-        if time.monotonic() > healthy_until:
-            try:
-                await probe()
-            except Exception as error:
-                _log.error("unhealthy: %s", type(error).__name__)
-                return JSONResponse({"status": "unhealthy"}, 503)
-            healthy_until = time.monotonic() + _HEALTHY
-        return JSONResponse({"status": "ok"})
+        if probed is None or (probed.done() and probed.result() < time.monotonic()):
+            probed = asyncio.create_task(probe_once())  # one for all who wait
+        healthy = await asyncio.shield(probed) > 0
+        return JSONResponse({"status": "ok"}) if healthy else JSONResponse({"status": "unhealthy"}, 503)
 
-    @app.get("/metrics", responses=responses())
+    @app.get("/metrics", response_class=PlainTextResponse, responses=responses())
     async def metrics() -> Response:
         """Return counters and gauges in Prometheus's text format."""
         return Response(collected.encode(), media_type="text/plain; version=0.0.4")

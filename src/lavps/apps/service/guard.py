@@ -1,17 +1,27 @@
-"""Middlewares in front of the service: the token check, the hiding of Ray's own paths, and a limit of time.
+"""Middlewares in front of the service: checks of token and origin, hiding of Ray's paths, a limit of time.
 
-The first two decide by the path of the ASGI scope, which the routing uses too. The URL of a request object is
-built from the Host header, which the client chooses.
+Paths are those of the ASGI scope, which the routing uses too. The URL of a request object is built from the
+Host header, which the client chooses.
 """
 
 from __future__ import annotations
 
-__all__ = ["PUBLIC", "HiddenPaths", "TokenGuard", "proxy_middlewares", "timed_protocol"]
+__all__ = [
+    "PUBLIC",
+    "HiddenPaths",
+    "LoopbackGuard",
+    "TokenGuard",
+    "is_loopback",
+    "proxy_middlewares",
+    "timed_protocol",
+]
 
 import hmac
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
@@ -40,6 +50,54 @@ class TokenGuard:
     def _has_token(self, scope: Scope) -> bool:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+
+
+class LoopbackGuard:
+    """Middleware of a service without a token: it refuses requests that a web page of another site caused.
+
+    A browser sends such a request with the Origin of the page. If the name of the page was redirected to this
+    machine (DNS rebinding), the Host header has that name. Both must therefore belong to this machine.
+
+    Args:
+        app: Application behind the guard.
+    """
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Forward a request, or answer it with 403."""
+        if scope["type"] == "lifespan" or self._is_own(scope):
+            await self.app(scope, receive, send)
+        else:
+            await _refuse(
+                scope, send, 403, "a service without a token accepts requests to 127.0.0.1 only", []
+            )
+
+    @staticmethod
+    def _is_own(scope: Scope) -> bool:
+        hosts, origins = (
+            [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+            for name in (b"host", b"origin")
+        )
+        if len(hosts) != 1 or not is_loopback(_name(f"//{hosts[0]}")):
+            return False
+        return all(origin == f"http://{hosts[0]}" for origin in origins)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is that of this machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 class HiddenPaths:

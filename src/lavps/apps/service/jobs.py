@@ -115,6 +115,12 @@ class Job:
         """Whether the state is final."""
         return self.state in ("done", "failed", "cancelled")
 
+    @property
+    def pictures(self) -> list[str]:
+        """Names of the resulting images."""
+        names = [str(number) for number in range(self.options.samples)]
+        return [*names, "mean", "uncertainty"] if self.options.samples > 1 else names
+
     def describe(self) -> dict[str, Any]:
         """Return the job in JSON values."""
         return asdict(self)
@@ -129,8 +135,11 @@ class JobStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        self._create()
+
+    def _create(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
 
     def _folder(self, job: str) -> Path:
         if not _ID.fullmatch(job):
@@ -140,6 +149,7 @@ class JobStore:
     def accept(self, job: Job, content: bytes) -> None:
         """Write a job to disk; if that fails, nothing of it remains."""
         try:
+            self._create()
             self._folder(job.id).mkdir(mode=0o700)
             _write(self._folder(job.id) / "measurement", content)
             self.update(job)
@@ -167,6 +177,10 @@ class JobStore:
                 file.unlink(missing_ok=True)
             raise
 
+    def complete(self, job: Job) -> bool:
+        """Return whether all images of a finished job are there."""
+        return all((self._folder(job.id) / f"result-{name}").is_file() for name in job.pictures)
+
     def size(self, job: str) -> int:
         """Return the size of a job's files in bytes."""
         return sum(file.stat().st_size for file in self._folder(job).glob("*"))
@@ -181,10 +195,16 @@ class JobStore:
         shutil.rmtree(self._folder(job), ignore_errors=True)
 
     def quarantine(self, job: str) -> None:
-        """Move a damaged job to a folder of its own, which keeps a bounded number of them."""
+        """Move a damaged job to a folder of its own, which keeps a bounded number of them.
+
+        The job stays where it is if the disk is full.
+        """
         kept = self.folder / _QUARANTINE
-        kept.mkdir(mode=0o700, exist_ok=True)
-        (self.folder / job).rename(kept / f"{job}-{secrets.token_hex(4)}")
+        try:
+            kept.mkdir(mode=0o700, exist_ok=True)
+            (self.folder / job).rename(kept / f"{job}-{secrets.token_hex(4)}")
+        except OSError:
+            return
         oldest_first = sorted(kept.iterdir(), key=lambda path: path.lstat().st_mtime)
         for old in oldest_first[:-_MAX_QUARANTINED]:
             shutil.rmtree(old, ignore_errors=True)

@@ -44,13 +44,9 @@ class BatchScheduler:
     """
 
     def __init__(
-        self,
-        bench: ModelPool,
-        dispatch: Dispatch,
-        spool: JobStore,
-        limits: Limits | None = None,
-        workers: int = 1,
-    ) -> None:
+        self, bench: ModelPool, dispatch: Dispatch, spool: JobStore,
+        limits: Limits | None = None, workers: int = 1,
+    ) -> None:  # fmt: skip
         self.bench, self.dispatch, self.spool = bench, dispatch, spool
         self.limits, self.workers = limits or Limits(), workers
         self.tickets: dict[str, Ticket] = {}
@@ -155,8 +151,11 @@ class BatchScheduler:
         return min(max(math.ceil(rounds * self.batch_seconds), 1), 60)
 
     def job(self, id: str) -> Job:
-        """Return a job by its id; raises KeyError if there is none."""
-        return self.tickets[id].job
+        """Return a job by its id; raises KeyError if there is none. It fails if its results were deleted."""
+        ticket = self.tickets[id]
+        if ticket.job.state == "done" and not self.spool.complete(ticket.job):
+            self._end(ticket, "failed", "the result is no longer in the job store")
+        return ticket.job
 
     def preview(self, id: str) -> bytes | None:
         """Return the current estimate of a job's image as PNG; None if there is none yet."""

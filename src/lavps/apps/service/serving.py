@@ -93,6 +93,9 @@ class Serving:
     def run(self) -> None:
         """Serve until interrupted."""
         os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = _MIDDLEWARES
+        os.environ.setdefault(
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"
+        )  # 5 is too short on a busy machine
         os.environ.pop("LAVPS_TOKEN", None)  # processes of Ray inherit the environment
         if os.environ.get("RAY_ADDRESS"):
             ray = require_ray("serve")

@@ -6,13 +6,31 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "lavps"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "lavps"
 FILES = sorted(SOURCE.rglob("*.py"))
+PAGES = sorted(
+    path
+    for pattern in (
+        "*.md",
+        ".github/**/*.md",
+        "benchmarks/*.md",
+        "docs/*.md",
+        "docs/[ceht]*/*.md",
+        "docs/reference/index.md",
+        "docs/tutorials/*.py",
+        "docs/tutorials/*.rst",
+        "examples/*.md",
+        "recipes/**/*.md",
+        "zoo/**/*.md",
+    )
+    for path in ROOT.glob(pattern)
+)
 _UNIT = "(step|sample|image|run|row|item|level|worker|replica|GPU|model|second|file|batch|folder|method)"
 # Words that the field does not use, each with the one to write instead.
 WORDS = {
@@ -56,15 +74,44 @@ def _texts(file: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_words_are_those_of_the_field(file: Path) -> None:
-    found = [
+def _unusual(file: Path, texts: Iterable[tuple[int, str]]) -> list[str]:
+    """Words of some lines that the field does not use, each with the one to write instead."""
+    return [
         f"{file.name}:{line}: {match[0]!r} ({instead}) in {text.strip()[:90]!r}"
-        for line, text in _texts(file)
+        for line, text in texts
         for pattern, instead in WORDS.items()
         if (match := re.search(rf"\b({pattern})\b", text, re.IGNORECASE))
     ]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_words_are_those_of_the_field(file: Path) -> None:
+    found = _unusual(file, _texts(file))
     assert not found, "\n" + "\n".join(found)
+
+
+def _prose(file: Path) -> Iterator[tuple[int, str]]:
+    """Lines of a page; names in code, in the fields of templates and in addresses are left out."""
+    fenced = False
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced:
+            yield number, re.sub(r"`[^`]*`|\{\w+\}|\]\([^)]*\)", "", line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_words_of_a_page_are_those_of_the_field(page: Path) -> None:
+    found = _unusual(page, _texts(page) if page.suffix == ".py" else _prose(page))
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_an_unusual_word_on_a_page_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`told` is code.\n```\nnobody\n```\nA rival method.\n")
+    assert [found.split(": ")[1] for found in _unusual(page, _prose(page))] == [
+        "'rival' (baseline) in 'A rival method.'"
+    ]
+    assert len(PAGES) > 70
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))

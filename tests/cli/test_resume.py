@@ -18,6 +18,7 @@ from lavps.cli import main
 from lavps.guidance import Amortized, Gradient, switch
 from lavps.restoration import resume
 from lavps.samplers import MGDM, UNBOUND, Settings
+from lavps.tiling import partial
 from support.restoring import picture, save, write_model, write_prior
 
 # The command, with its state saved after every step.
@@ -131,6 +132,44 @@ def test_a_run_goes_on_after_any_step(
         (models / "prior" / "fronts.json").unlink(missing_ok=True)
         (models / "warm" / "fronts.json").unlink(missing_ok=True)
     assert len(calls) == 10  # no step is repeated: two samples of five steps
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert result(tmp_path / "out") == result(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("evaluations", [1, 5])
+@pytest.mark.parametrize("at", [2, 17])
+def test_a_large_image_goes_on_within_an_evaluation(
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    evaluations: int,
+    at: int,
+) -> None:
+    file = str(save(tmp_path / "photo.png", picture(20, 12)))
+    words = [file, "--evaluations", str(evaluations), "--tile-batch", "4"]
+    main(["restore", *words, *options(models, tmp_path / "whole")])
+    line = capsys.readouterr().out.splitlines()[0]
+    windows = int(line.split(" windows")[0].split()[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(resume, "INTERVAL", 0.0)
+        patch.setattr(partial, "_SHARE", 0.0)
+        saved, calls = partial.PartialEvaluation.save, list[Any]()
+
+        def save_and_stop(self: partial.PartialEvaluation, *given: Any) -> None:
+            saved(self, *given)
+            calls.append(given)
+            if len(calls) == min(at, evaluations * windows // 4 - 1):
+                raise Stop
+
+        patch.setattr(partial.PartialEvaluation, "save", save_and_stop)
+        with pytest.raises(Stop):
+            main(["restore", *words, *options(models, tmp_path / "out")])
+    capsys.readouterr()
+    main(["restore", *words, *options(models, tmp_path / "out")])
+    finished = sum(given[3] == windows for given in calls[:-1])
+    done = (finished * windows + calls[-1][3]) / (evaluations * windows)
+    assert f"continues an interrupted run, of which {done:.0%} is done" in capsys.readouterr().out
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert result(tmp_path / "out") == result(tmp_path / "whole")
 

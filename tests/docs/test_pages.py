@@ -27,7 +27,8 @@ from lavps.apps.service import Client
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name not in {"benchmarks", "_build"}]
+MADE = {"benchmarks", "_build", "_static"}
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if not MADE & set(path.relative_to(DOCS).parts)]
 
 
 def fences(path: Path) -> list[tuple[str, str]]:
@@ -50,16 +51,17 @@ COMMANDS = [
     (path.name, line)
     for path in [*PAGES, ROOT / "README.md"]
     for language, block in fences(path)
-    for line in block.splitlines()
+    for line in block.replace("\\\n", " ").splitlines()
     if language == "" and re.match(r"(lavps|torchrun .* lavps\.cli) ", line)
 ]
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the page "start" leaves it: the zoo, and a face cut by its command."""
+    """A folder as the page "start" leaves it: the zoo, the examples, and a face cut by its command."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "zoo").symlink_to(ROOT / "zoo")
+    for name in ("zoo", "examples"):
+        (folder / name).symlink_to(ROOT / name)
     subprocess.run([sys.executable, DOCS / "a_face.py", "face.png"], cwd=folder, check=True)
     return folder
 
@@ -86,6 +88,13 @@ def test_a_python_block_runs(
         assert all(abs(float(a) - float(b)) <= 0.1 * float(b) + 0.01 for a, b in pairs), found
 
 
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "README.md"], ids=lambda path: path.stem)
+def test_code_fits_the_width_of_the_site(path: Path) -> None:
+    blocks = [block for language, block in fences(path) if not language.startswith("{")]
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert not [line for line in lines if len(line) > 84]
+
+
 def test_the_commands_of_the_start_page_run(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     for name, command in COMMANDS:
@@ -109,7 +118,7 @@ RECIPES = sorted(
         tuple(shlex.split(line)[2:])
         for path in PAGES
         for language, block in fences(path)
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
         if language == "" and line.startswith("python -m recipes.")
     }
 )
@@ -134,7 +143,8 @@ def test_a_command_with_a_wrong_option_is_noticed() -> None:
 
 def test_the_command_page_knows_every_command() -> None:
     found = made_pages.commands(cli._Commands)
-    assert {"restore", "train prior", "train inference", "bench sweep", "bench report"} <= set(found)
+    assert {"train prior", "train inference", "bench sweep", "bench report"} <= set(found)
+    assert found[0] == "restore"
     assert "usage: lavps train prior" in made_pages.help_of("train prior")
 
 
@@ -151,6 +161,7 @@ def test_an_example_has_thirty_lines() -> None:
                 aside |= set(range(node.lineno, (node.end_lineno or 0) + 1))
         lines = enumerate(path.read_text().splitlines(), 1)
         assert len([text for number, text in lines if text.strip() and number not in aside]) <= 30, path
+        assert max(len(line) for line in path.read_text().splitlines()) <= 84, path
 
 
 def test_the_drawing_is_of_the_real_imports() -> None:
@@ -228,7 +239,8 @@ def test_the_service_page_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             time.sleep(0.5)
         asked = next(block for language, block in blocks if language == "sh" and block.startswith("curl"))
         if shutil.which("curl") is not None:
-            answer = subprocess.run(shlex.split(asked), capture_output=True, check=True).stdout
+            command = shlex.split(asked.replace("\\\n", " "))
+            answer = subprocess.run(command, capture_output=True, check=True).stdout
             job, promised = json.loads(answer), next(b for language, b in blocks if language == "json")
             assert client.job(job["id"], wait=60)["state"] == "done"
             assert set(re.findall(r'"(\w+)":', promised.split("links")[0])) <= set(job)

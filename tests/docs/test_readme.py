@@ -20,8 +20,9 @@ TRAINING = ROOT / "docs" / "howto" / "train_inference.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
 
 
-COMMANDS = re.findall(r"^lavps (train .*)$", TRAINING.read_text(), re.M)
-ON_FILES = re.findall(r"^lavps ((?:degrade|restore|replay|doctor).*)$", TRAINING.read_text(), re.M)
+LINES = TRAINING.read_text().replace("\\\n", " ")
+COMMANDS = re.findall(r"^lavps (train .*)$", LINES, re.M)
+ON_FILES = re.findall(r"^lavps ((?:degrade|restore|replay|doctor).*)$", LINES, re.M)
 # Fronts with few steps, for the folders of the prior and of the inference model.
 COST = {"score": 0.1, "forwards": 5, "backwards": 2, "model_forwards": 2}
 GUIDANCE = {"prior": {"kind": "Gradient", "steps": 1}, "sr4": {"kind": "Amortized", "model": None}}
@@ -101,3 +102,22 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
     assert means["jpeg", theirs, 4, "crps"] < means["jpeg", trained, 4, "crps"]
     for count in (4, 8):
         assert means["jpeg", theirs, count, "crps"] < means["jpeg", ours, count, "crps"]
+    for score in ("lpips", "crps"):
+        assert means["hdr", ours, 8, score] < means["hdr", theirs, 24, score]
+
+
+def test_the_figures_of_the_front_page_are_what_their_caption_says() -> None:
+    records = json.loads((ROOT / "benchmarks" / "showcase.json").read_text())
+    assert {record["forwards"] for record in records} == {25}
+    assert "25 evaluations per sample" in README.read_text()
+    animation = ROOT / "benchmarks" / "showcase.webp"
+    assert animation.stat().st_size < 1_000_000
+    with Image.open(animation) as frames:
+        assert frames.n_frames >= 25
+
+
+def test_the_supported_versions_of_the_front_page_are_those_of_the_package() -> None:
+    package = (ROOT / "pyproject.toml").read_text()
+    text = README.read_text()
+    assert f"Python {re.search(r'requires-python = .>=([0-9.]+)', package)[1]} or newer" in text  # type: ignore[index]
+    assert f"torch {re.search(r'.torch>=([0-9.]+)', package)[1]} or newer" in text  # type: ignore[index]

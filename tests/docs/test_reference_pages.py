@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 import made_pages
 from import_graph import source_files
@@ -38,3 +41,22 @@ def test_a_name_is_documented_once_and_where_it_is_imported_from() -> None:
     assert "GaussianNoise" not in made_pages.own_names("lavps.problem", "lavps.problem")
     text = made_pages.reference_text("samplers", pages["samplers"])
     assert re.search(r"automodule:: lavps.samplers\n   :members: .*MGDM", text)
+
+
+def test_the_names_of_other_libraries_exist() -> None:
+    lines = [line.split() for line in (ROOT / "docs" / "intersphinx.txt").read_text().splitlines()]
+    assert {library for library, *_ in lines} == set(made_pages.LIBRARIES)
+    for _, name, kind, page in lines:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module or "builtins"), attribute), name
+        assert kind in {"class", "data", "exception"}
+        assert page.endswith(".html")
+
+
+def test_every_benchmark_is_a_question_of_the_overview(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(made_pages, "MADE", tmp_path)
+    made_pages.questions()
+    listed = re.findall(r"\?\]\(benchmarks/(\w+)\.md\)", (tmp_path / "questions.md").read_text())
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "benchmarks").glob("*.md"))

@@ -43,7 +43,7 @@ def test_detailed_images(file: Path) -> None:
         for std in (0.05, 0.1, 0.2):
             assert estimate_noise(measured(image, std, seed))[0] == pytest.approx(std, rel=0.1)
         found, error = estimate_noise(measured(image, 0.02, seed))  # about the detail of the image itself
-        assert 0 < found - 0.02 < error
+        assert 0 < found - 0.02 < 2 * error
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import lavps
 from lavps.cli import main
 from lavps.data_step import Stationary
 from lavps.evaluation.typicality import REFERENCE, TypicalityReference
+from lavps.restoration.checks import health
 from support.restoring import picture, save, write_prior
 
 SIDE = 8
@@ -81,6 +83,44 @@ def test_too_few_images_are_no_reference(prior: lavps.GaussianPrior) -> None:
         TypicalityReference.measure(prior, smooth(5, 0), None)
 
 
+@pytest.mark.parametrize(
+    ("distances", "words"),
+    [
+        ([2.04], "like the images of the prior (distance 2.04; 95% of them are within 3.3, 99% within 4.4)"),
+        (
+            [3.6],
+            "unusual among the images of the prior (distance 3.6; 95% of them are within 3.3, 99% within",
+        ),
+        ([5.0], "unlike the images of the prior (distance 5; 95% of them are within 3.3, 99% within 4.4)"),
+        ([1.0, 3.4, 3.6, 1.0] * 2, "unlike the images of the prior (4 of 8 windows are farther from their"),
+        (
+            [1.0, 9.0, 2.0, 1.0, 1.0],
+            "like the images of the prior (1 of 5 windows are farther from their mean",
+        ),
+    ],
+)
+def test_words_and_numbers_agree(reference: TypicalityReference, distances: list[float], words: str) -> None:
+    given = replace(reference, unusual=3.3, rare=4.4)
+    found = given.describe(torch.tensor(distances))
+    assert found.startswith(words)
+    assert given.is_unlike(torch.tensor(distances)) == found.startswith("unlike")
+
+
+@pytest.mark.parametrize(
+    ("value", "share", "words"),
+    [
+        (1.0, 1.0, "finite, and within the range of pixels"),
+        (3.0, 0.01, "finite, and within the range of pixels"),
+        (3.0, 0.5, "out of range: 50% of the values are far outside [-1, 1]."),
+        (float("nan"), 0.01, "not finite: the sampler has diverged."),
+    ],
+)
+def test_health_is_named(value: float, share: float, words: str) -> None:
+    samples = torch.zeros(2, 1, 10, 10)
+    samples.view(-1)[: round(200 * share)] = value
+    assert health(samples).startswith(words)
+
+
 def test_the_commands_measure_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_prior(tmp_path / "prior", front=False)
     (tmp_path / "data").mkdir()
@@ -100,7 +140,9 @@ def test_the_commands_measure_and_report(tmp_path: Path, capsys: pytest.CaptureF
     assert (folder / "model.safetensors").read_bytes() == weights
     main(words)
     said = capsys.readouterr().out
-    assert "  typicality: unlike the images of the prior (9 windows: median distance " in said
-    assert "Give a prior of such images with --prior" in said
+    found = said.split("  typicality: unlike the images of the prior (")[1]
+    far = int(found.split(" of 9 windows are farther from their mean than 95% of them)")[0])
+    assert 3 <= far <= 9
+    assert "Give a prior of such images, such as --prior photos64 for photographs" in said
     result = json.loads((tmp_path / "out" / "noise.json").read_text())["result"]
     assert result["typicality"].startswith("unlike")

@@ -120,3 +120,26 @@ def test_coverage_and_alarms_are_measured_and_resumed(tmp_path: Path) -> None:
     run("calibration", *options)
     assert json.loads((tmp_path / "calibration.json").read_text()) == [record]
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "work").iterdir()} == stored
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [(), ("--ray",)], ids=["process", "ray"])
+def test_no_accepted_job_is_lost_by_the_service(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    """A short run of load, mutated images and soak; the page has a long one."""
+    pytest.importorskip("ray")
+    sizes = ("--clients", 8, "--seconds", 5, "--requests", 40, "--images", 100, "--soak-minutes", 1)
+    run("service", *mode, *map(str, sizes), "--pages", tmp_path)
+    (result,) = (
+        value
+        for key, value in json.loads((tmp_path / "service.json").read_text()).items()
+        if key != "versions"
+    )
+    assert result["load"]["restored"] >= 8
+    assert result["load"]["errors"] == 0
+    assert sum(result["images"]["answers"].values()) == 100
+    assert result["images"]["peak_mebibytes"] < 1024
+    soak = result["soak"]
+    assert soak["faults"]
+    assert soak["healthy"]
+    assert sum(soak["ends"].values()) == soak["accepted"] > 0
+    assert set(soak["ends"]) <= {"done", "failed", "unknown, folder deleted"}

@@ -169,14 +169,24 @@ def test_an_inference_model_is_still_used_at_noise_0(models: Path, tmp_path: Pat
     assert np.array_equal(after[known], before[known])
 
 
-def test_what_is_not_a_mask_needs_noise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["sr4", "denoise"])
+def test_samples_agree_with_a_measurement_without_noise(task: str, models: Path, tmp_path: Path) -> None:
+    size = 2 if task == "sr4" else 8
+    file = save(tmp_path / "photo.png", picture(size, size))
+    main(
+        ["restore", str(file), "--task", task, "--noise", "0", "--prior", str(models / "prior"),
+         "--output", str(tmp_path / "out"), "--device", "cpu"]
+    )  # fmt: skip
+    result = json.loads((tmp_path / "out" / "photo.json").read_text())["result"]
+    assert max(result["chi_square"]) < 1e-6
+
+
+def test_keep_known_needs_a_mask(tmp_path: Path) -> None:
     file = save(tmp_path / "a.png", picture(4, 4))
     (tmp_path / "mine.py").write_text("from lavps.operators import Identity\nidentity = Identity()\n")
     own = f"{tmp_path / 'mine.py'}:identity"
-    with pytest.raises(ValueError, match="--noise 0 needs a mask"):
-        MeasurementSpec("denoise", 0.0)
-    with pytest.raises(ValueError, match="--noise 0 needs a mask"):
-        MeasurementSpec(own, 0.0).read(file, (3, 4, 4))
+    with pytest.raises(ValueError, match="--keep-known needs a mask"):
+        MeasurementSpec(own, 0.0, keep_known=True).read(file, (3, 4, 4))
     with pytest.raises(ValueError, match="--keep-known needs a mask"):
         MeasurementSpec("sr4", keep_known=True)
 

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 import lavps
+from lavps.checkpoints.folder import read_config, save_model
 from lavps.cli import main
 from lavps.data_step import LARGEST_LEVEL, Stationary
 from lavps.data_step.misfit import relative_misfit
@@ -169,8 +170,6 @@ def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.Captur
     network = lavps.load_prior(prior).network
     with torch.no_grad():
         next(network.parameters()).add_(0.01)
-    from lavps.checkpoints.folder import read_config, save_model
-
     save_model(other, network, read_config(prior))
     with pytest.raises(SystemExit):
         main([*words, "--prior", str(other), "--inference-model", str(run / "model"), "--overwrite"])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import lavps
-from lavps.checkpoints.folder import ModelConfig, save_model
+from lavps.checkpoints.folder import ModelConfig, read_config, save_model
+from lavps.cli import main
 from lavps.nn import build_network, build_seeded
 from lavps.training.finetune import init_from
 
@@ -72,3 +76,56 @@ def test_another_network_or_prediction_is_refused(
     written(tmp_path, UNET)
     with pytest.raises(ValueError, match=message):
         init_from(build_network(description), tmp_path, lavps.Flow(), prediction)
+
+
+# --- the closest prior of the zoo -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed zoo: a good and a bad prior of grey images of 8 x 8 pixels, one of another size."""
+    folder = tmp_path / "packages" / "lavps_zoo"
+    for name, size, seed in (("bad", 8, 3), ("good", 8, 0), ("large", 16, 0)):
+        network = build_seeded(UNET, seed)
+        if name == "bad":
+            with torch.no_grad():
+                for parameter in network.parameters():
+                    parameter.add_(1.0)
+        about = ModelConfig("prior", UNET, lavps.Flow(), (1, size, size), "velocity", "time")
+        save_model(folder / name, network, about)
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(folder.parent))
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(np.random.default_rng(0).integers(0, 256, (6, 8, 8), dtype=np.uint8)):
+        Image.fromarray(image).save(tmp_path / "images" / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize("more", [[], ["--no-init"], ["--network", "unet-mini"], ["--init-from", "bad"]])
+def test_few_images_start_from_the_closest_prior(
+    zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    words = ["train", "prior", "--data", tmp_path / "images", "--output", tmp_path / "run", "--size", 8]
+    words += ["--channels", 1, "--batch-size", 2, "--steps", 1, "--cpu", "--no-tensorboard"]
+    if more[:1] == ["--init-from"]:
+        (tmp_path / "unet.json").write_text(json.dumps(UNET))
+        more = ["--init-from", str(zoo / "bad"), "--network", str(tmp_path / "unet.json")]
+    main([*map(str, words), *more])
+    said = capsys.readouterr().out
+    about = read_config(tmp_path / "run" / "model")
+    assert ("starts from good, the closest prior of the zoo (--no-init: from scratch)" in said) == (not more)
+    hashes = {name: read_config(zoo / name).weights_hash for name in ("good", "bad")}
+    wanted = None if "--init-from" not in more else hashes["bad"]
+    assert about.training.get("init_from") == (wanted if more else hashes["good"])
+    if not more:
+        assert about.network == UNET
+
+
+def test_many_images_start_from_scratch(
+    zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lavps.cli.train._FEW", 6)
+    words = ["train", "prior", "--data", tmp_path / "images", "--output", tmp_path / "run", "--size", 8]
+    words += ["--channels", 1, "--batch-size", 2, "--steps", 1, "--cpu", "--no-tensorboard"]
+    main([*map(str, words)])
+    assert "starts from" not in capsys.readouterr().out

@@ -197,10 +197,10 @@ def load_few_step(
     """Return the few-step model in a model folder or at a Hub id; the arguments are those above."""
     denoiser, config = load_model_prior(path, device, "few-step"), read_config(path)
     limits = tuple(float(limit) for limit in (config.window or {})["limits"])
-    model = FewStepModel(denoiser, limits, _check_of(config))
-    if prior is not None and model.check_prior is not None:
-        model.check_prior(prior)
-    return model
+    check = _check_of(config)
+    if prior is not None:
+        check(prior)
+    return FewStepModel(denoiser, limits, check)
 
 
 def load_model(

@@ -13,7 +13,7 @@
     lavps plan --prior runs/faces64/model --task sr4 --images 1000000 --lost-every 24
     lavps replay restored/photo.json
     lavps serve --models faces=zoo/faces64,zoo/faces64-sr4
-    lavps demo --prior zoo/faces64 --inference-model zoo/faces64-sr4
+    lavps demo --prior zoo/synthfaces64
     lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64
     lavps bench measure bench/sr4 --prior runs/faces64/model --task sr4 --validation val.tar --test test.tar
@@ -47,19 +47,19 @@ from .train import Train
 from .tune import Tune
 
 _Commands = (
-    Annotated[Train, tyro.conf.subcommand("train")]
+    Annotated[Restore, tyro.conf.subcommand("restore")]
+    | Annotated[RestoreBulk, tyro.conf.subcommand("restore-bulk")]
+    | Annotated[Replay, tyro.conf.subcommand("replay")]
+    | Annotated[Degrade, tyro.conf.subcommand("degrade")]
+    | Annotated[Info, tyro.conf.subcommand("info")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    | Annotated[Plan, tyro.conf.subcommand("plan")]
+    | Annotated[Serve, tyro.conf.subcommand("serve")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Tune, tyro.conf.subcommand("tune")]
     | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]
-    | Annotated[Degrade, tyro.conf.subcommand("degrade")]
-    | Annotated[Info, tyro.conf.subcommand("info")]
-    | Annotated[Restore, tyro.conf.subcommand("restore")]
-    | Annotated[RestoreBulk, tyro.conf.subcommand("restore-bulk")]
-    | Annotated[Plan, tyro.conf.subcommand("plan")]
-    | Annotated[Replay, tyro.conf.subcommand("replay")]
-    | Annotated[Serve, tyro.conf.subcommand("serve")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
 

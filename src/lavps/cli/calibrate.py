@@ -58,7 +58,7 @@ class Calibrate:
     count: N[int] = 100  # Images used at most; 100 or more can give p values below 0.01.
     mask: File[Path | None] = None  # Mask for inpaint: white where the measurement is known.
     kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
-    inference_model: Model[str | None] = None  # Inference model that was trained for this prior.
+    inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     quality: Quality | None = None  # Preset of quality against cost; default balanced.
     evaluations: N[int | None] = None  # Denoiser evaluations per sample at most, instead of --quality.
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["Device", "File", "Folder", "Model", "N", "PriorPath", "RestorationOptions", "Std", "TaskName"]
+__all__ = [
+    "Device",
+    "File",
+    "Folder",
+    "Model",
+    "N",
+    "NoiseRange",
+    "PriorPath",
+    "RestorationOptions",
+    "Std",
+    "TaskName",
+    "lowest_and_highest",
+]
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +36,17 @@ Folder = Annotated[T, tyro.conf.arg(metavar="FOLDER")]
 Model = Annotated[T, tyro.conf.arg(metavar="FOLDER|NAME|ID")]
 N = Annotated[T, tyro.conf.arg(metavar="N")]
 Std = Annotated[T, tyro.conf.arg(metavar="STD")]
+NoiseRange = Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
 TaskName = Annotated[T, tyro.conf.arg(metavar="NAME|FILE.py:NAME")]
 PriorPath = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE|NAME|ID")]
 Device = Annotated[T, tyro.conf.arg(metavar="DEVICE")]
+
+
+def lowest_and_highest(noise: tuple[float, ...]) -> tuple[float, float]:
+    """Return the ends of a range of noise levels; raise ValueError unless --noise gives one or two."""
+    if len(noise) not in (1, 2) or min(noise) <= 0:
+        raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
+    return min(noise), max(noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +71,7 @@ class RestorationOptions:
     noise: Std[float | None] = None
     # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
     keep_known: bool | None = None
-    # Inference model or few-step model that was trained for this prior.
-    inference_model: Model[str | None] = None
+    inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
     seed: N[int] = 0  # Seed of the sampler's noise.
     quality: Quality | None = None  # Preset of quality against cost; default balanced.

@@ -33,7 +33,7 @@ class Plan:
     task: TaskName[str]  # Operator: sr4, denoise, motion-blur, ..., or a Python object in a file.
     images: N[int] = 1_000_000  # Number of images.
     noise: Std[float | None] = None  # Standard deviation of the noise.
-    inference_model: Model[str | None] = None  # Inference model that was trained for this prior.
+    inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Number of samples per image.
     quality: Quality = "balanced"  # Preset of quality against cost.
     batch: N[int] = 16  # Images per batch and worker.

@@ -8,7 +8,7 @@ from __future__ import annotations
 __all__ = ["Train", "TrainConditional", "TrainInference", "TrainPrior"]
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,6 +22,7 @@ from ..amortization.contexts import ContextSource
 from ..amortization.inference import InferenceTask
 from ..amortization.loading import prior_hash, save_conditional, save_inference_model
 from ..amortization.model import InferenceModel
+from ..checkpoints import zoo_model, zoo_names
 from ..checkpoints.folder import load_model_prior, model_name, read_config, save_model
 from ..evaluation.typicality import TypicalityReference
 from ..guidance import Amortized, Gradient, switch
@@ -33,7 +34,7 @@ from ..priors import Prior
 from ..samplers import MGDM, MGPS
 from ..training.augmentation import Augmentation
 from ..training.denoiser import DenoiserTask, Target, Times
-from ..training.finetune import init_from
+from ..training.finetune import closest_prior, init_from
 from ..training.task import Task
 from .choices import SCHEDULES, MeasurementOptions, NetworkName, ScheduleName, describe_network
 from .failures import fatal
@@ -43,7 +44,9 @@ from .train_few_step import TrainFewStep
 from .training import Training, Writer
 
 _Network = Annotated[T, tyro.conf.arg(metavar="|".join((*get_args(NetworkName), "FILE.json")))]
+_DEFAULT: NetworkName = "unet-small"
 _REFERENCE_IMAGES = 128
+_FEW, _COMPARED = 5_000, 8  # images for which a trained prior is a better start, and those that select it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ class _TrainDenoiser(Training):
 
     size: N[int] = 64  # Height and width of the prior's images, and of random crops.
     channels: Literal[1, 3] = 3  # Number of channels: grey or colour.
-    network: _Network[NetworkName | Path] = "unet-small"  # Network: a name, or a JSON description.
+    # Network: a name, or a JSON description. Default: that of the prior it starts from, else unet-small.
+    network: _Network[NetworkName | Path | None] = None
     schedule: ScheduleName = "flow"  # Noise schedule.
     prediction: Target = "velocity"  # Training target of the network.
     times: Times = "uniform"  # Distribution of training times; log-normal: that of noise levels, as in EDM.
@@ -79,10 +83,19 @@ class _TrainDenoiser(Training):
 class TrainPrior(_TrainDenoiser):
     """Train a denoiser on images, and write it to OUTPUT/model."""
 
+    # Start from the closest prior of the installed zoo, if there are fewer than 5,000 images and neither
+    # --network nor --init-from is given.
+    init: bool = True
+
     def plan(self) -> tuple[Task, Writer]:
         """Return the task of denoising."""
-        network = describe_network(self.network, self.channels, self.channels)
-        module, initial = self.built(network)
+        if (origin := self._closest()) is not None:
+            network = read_config(origin).network
+            print(f"starts from {origin.name}, the closest prior of the zoo (--no-init: from scratch)")
+            module, initial = replace(self, init_from=origin).built(network)
+        else:
+            network = describe_network(self.network or _DEFAULT, self.channels, self.channels)
+            module, initial = self.built(network)
         task = DenoiserTask(
             module,
             SCHEDULES[self.schedule](),
@@ -101,6 +114,17 @@ class TrainPrior(_TrainDenoiser):
             self._measure(folder)
 
         return task, write
+
+    def _closest(self) -> Path | None:
+        """Return the prior of the zoo from which a training on few images starts."""
+        if not self.init or self.network is not None or self.init_from is not None:
+            return None
+        folders = [folder for name in zoo_names() if (folder := zoo_model(name)) is not None]
+        data = self.images(self.data, Augmentation()) if folders else ()
+        if not data or len(data) >= _FEW:
+            return None
+        images = first_images(data, _COMPARED)
+        return closest_prior(images, folders, SCHEDULES[self.schedule](), self.prediction)
 
     def _measure(self, folder: Path) -> None:
         """Write the typicality reference, of validation images or, without any, of training images."""
@@ -121,7 +145,7 @@ class TrainConditional(_TrainDenoiser):
         """Return the task of denoising, given a measurement."""
         measurement, conditioning = self.measurement, self.measurement.channels
         network = describe_network(
-            self.network,
+            self.network or _DEFAULT,
             ConditionalDenoiser.in_channels(self.channels, conditioning),
             self.channels,
             fused_channels=self.channels if measurement.is_fused else 0,

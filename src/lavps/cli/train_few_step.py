@@ -4,12 +4,14 @@ from __future__ import annotations
 
 __all__ = ["TrainFewStep"]
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+from torch import Tensor
 
 from ..amortization.loading import prior_hash, save_few_step
 from ..checkpoints.folder import load_model_prior, model_name, read_config
@@ -17,7 +19,7 @@ from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
 from ..training.few_step import FewStepTask
 from ..training.task import Task
-from .options import File, Model, N
+from .options import File, Model, N, NoiseRange, lowest_and_highest
 from .training import Training, Writer
 
 TASKS = (
@@ -35,7 +37,7 @@ class TrainFewStep(Training):
     # Operators: sr4, denoise, motion-blur, ..., or Python objects in files.
     task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")] = TASKS
     # Standard deviation of the noise, or the lowest and the highest one.
-    noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")] = (0.005, 0.2)
+    noise: NoiseRange = (0.005, 0.2)
     evaluations: N[int] = 4  # Evaluations per sample.
     group: N[int] = 4  # Consecutive images with the same task.
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
@@ -47,8 +49,7 @@ class TrainFewStep(Training):
 
     def plan(self) -> tuple[Task, Writer]:
         """Return the task of sampling with few evaluations."""
-        if len(self.noise) not in (1, 2) or min(self.noise) <= 0:
-            raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
+        noise = lowest_and_highest(self.noise)
         if not self.task or self.group < 1:
             raise ValueError("--task needs at least one task, and --group must be at least 1")
         if (held_out := self.held_out) is None:
@@ -58,9 +59,9 @@ class TrainFewStep(Training):
             prior,
             self.evaluations,
             [family_from(name, self.image_shape) for name in self.task],
-            (min(self.noise), max(self.noise)),
+            noise,
             held_out[:_REFERENCES],
-            perceptual=None if self.lpips is None else LPIPS.load(self.lpips, "cpu").distance,
+            perceptual=None if self.lpips is None else _distance(self.lpips),
             group=self.group,
             seed=self.trainer.seed,
             description={"tasks": list(self.task), "prior_hash": prior_hash(prior)},
@@ -70,3 +71,9 @@ class TrainFewStep(Training):
         return task, lambda folder, about, dtype: save_few_step(
             folder, task, source, task.limits(held_out), about | {"prior": name}, dtype
         )
+
+
+def _distance(file: Path) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return LPIPS with its weights on the device of the images, which is known when the training starts."""
+    moved = lru_cache(maxsize=1)(LPIPS.load(file).to)
+    return lambda a, b: moved(a.device).distance(a, b)

@@ -22,7 +22,7 @@ from ..training.data import image_of
 from ..training.tuning import TuningConfig, tune
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
-from .options import Device, File, N, PriorPath
+from .options import Device, File, N, NoiseRange, PriorPath, lowest_and_highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Tune:
     # Operators: sr4, denoise, motion-blur, ..., or Python objects in files.
     task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")]
     # Standard deviation of the noise, or the lowest and the highest one.
-    noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
+    noise: NoiseRange
     # Images like those to restore: a folder, or tar files; default samples of the prior.
     data: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER|TAR")] = None
     evaluations: N[int] = 8  # Denoiser evaluations per sample.
@@ -56,8 +56,7 @@ class Tune:
     def run(self) -> None:
         """Tune, write the schedule, and print the scores."""
         with fatal("tune"):
-            if len(self.noise) not in (1, 2) or min(self.noise) <= 0:
-                raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
+            noise = lowest_and_highest(self.noise)
             if not self.task:
                 raise ValueError("--task needs at least one task: --task sr4")
             if self.evaluations < 2 or min(self.iterations, self.batch, self.validation_images) < 1:
@@ -77,7 +76,7 @@ class Tune:
                 self.batch,
                 validate_every=max(20, self.iterations // 10),
                 seed=self.seed,
-                trends=len(families) > 1 or len(set(self.noise)) > 1,
+                trends=len(families) > 1 or noise[0] < noise[1],
                 checkpointing=self.checkpointing,
                 progress=True,
             )
@@ -86,7 +85,7 @@ class Tune:
                 lambda items: training[[image_of(item, len(training), self.seed) for item in items]],
                 held_out,
                 families,
-                (min(self.noise), max(self.noise)),
+                noise,
                 config,
                 None if self.lpips is None else LPIPS.load(self.lpips, device).distance,
             )
@@ -94,7 +93,7 @@ class Tune:
                 Settings(result.sampler),
                 prior_hash(prior) or "",
                 self.task,
-                (min(self.noise), max(self.noise)),
+                noise,
                 {"before": result.before, "after": result.after},
             ).write(self.output)
         gain = 100 * (1 - result.after / result.before)

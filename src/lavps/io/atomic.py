@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["atomically", "claim", "write_atomically", "write_json"]
+__all__ = ["atomically", "claim", "discard", "write_atomically", "write_json"]
 
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,13 @@ def atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def discard(path: Path) -> None:
+    """Remove a file that is written atomically, and what a killed process left of it."""
+    for file in (path, *path.parent.glob(f".{path.name}.*.partial")):
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:

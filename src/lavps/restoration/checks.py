@@ -14,7 +14,7 @@ from ..evaluation.typicality import TypicalityReference
 from ..priors import Prior
 
 _SIDE = 3  # windows along each axis of a large image
-_BEYOND, _MOST_BEYOND = 1.25, 0.02  # pixel value that a settled sample seldom exceeds, and how seldom
+_BEYOND, _MOST_BEYOND = 1.25, 0.02  # value that a pixel seldom exceeds, and how seldom
 
 
 def typicality(
@@ -33,15 +33,12 @@ def typicality(
     windows = _windows(sample, shape)
     if windows is None:
         return "not known for images smaller than those of the prior"
-    distances = reference.distances(prior, windows)
-    parts = f"{len(distances)} windows: " if len(distances) > 1 else ""
-    numbers = f"{parts}median distance {float(distances.median()):.2g}, usual up to {reference.unusual:.2g}"
-    if not reference.is_unlike(distances):
-        return f"like the images of the prior ({numbers})"
+    found = reference.describe(reference.distances(prior, windows))
+    if not found.startswith("unlike"):
+        return found
     return (
-        f"unlike the images of the prior ({numbers}): what is added to the measurement is not to be trusted. "
-        "Give a prior of such images with --prior, such as photos64 for photographs, or more evaluations if "
-        "the result has speckle"
+        f"{found}: do not rely on detail that the measurement does not show. Give a prior of such images, "
+        "such as --prior photos64 for photographs, or more --evaluations if the result has speckle"
     )
 
 
@@ -58,8 +55,9 @@ def _windows(sample: Tensor, shape: tuple[int, ...]) -> Tensor | None:
 
 
 def health(samples: Tensor) -> str:
-    """Return whether samples (N, C, H, W) are settled, in words."""
-    share = float((samples.abs() > _BEYOND).double().mean())
-    if not bool(samples.isfinite().all()) or share > _MOST_BEYOND:
-        return f"not settled: {share:.0%} of the pixels are far outside [-1, 1]. Check --noise and the task"
-    return "finite and settled"
+    """Return whether samples (N, C, H, W) are finite and within the range of pixels, in words."""
+    if not bool(samples.isfinite().all()):
+        return "not finite: the sampler has diverged. Check --noise and the task"
+    if (share := float((samples.abs() > _BEYOND).double().mean())) > _MOST_BEYOND:
+        return f"out of range: {share:.0%} of the values are far outside [-1, 1]. Check --noise and the task"
+    return "finite, and within the range of pixels"

@@ -41,12 +41,13 @@ class FileRestorer:
 
     Args:
         job: Configuration.
+        restorer: Models of the configuration; default loaded.
     """
 
-    def __init__(self, job: RestorationConfig) -> None:
+    def __init__(self, job: RestorationConfig, restorer: Restorer | None = None) -> None:
         job.measuring.check()
         self.job = job
-        self.restorer = job.load()
+        self.restorer = restorer or job.load()
         self._folder = local_copy(job.model or job.prior)
         self._at_once = BatchLimits(min(job.batch_size or job.samples, job.samples), job.tile_batch)
         self._paces: dict[tuple[int, ...], PassTimes] = {}
@@ -108,8 +109,9 @@ class FileRestorer:
             return None if callback is None else callback(step)
 
         def attempt(at_once: BatchLimits) -> RestoredFile:
-            equipped = replace(restorer, tile_batch=at_once.windows, progress=progress)
             rows, seeds, stored = at_once.rows, [job.seed], state(at_once)
+            partial = None if stored is None else stored.partial
+            equipped = replace(restorer, tile_batch=at_once.windows, progress=progress, partial=partial)
             with nullcontext() if stored is None else stored.kept():
                 return restore_files(
                     equipped, [measured], job.samples, seeds, rows, job.device, after, stored
@@ -188,8 +190,10 @@ class FileRestorer:
 
     def _rest(self, whole: RunForecast, stored: RunFile | None) -> RunForecast:
         """Return the forecast of what is left of an interrupted run, or of the whole run."""
-        state = None if stored is None else stored.load()
-        return whole if state is None else whole.continued(state.evaluations * whole.windows)
+        if stored is None:
+            return whole
+        done = 0 if (state := stored.load()) is None else state.evaluations * whole.windows
+        return whole.continued(done) if (done := done + stored.partial.windows) else whole
 
     def _forecast(
         self, file: Path, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]

@@ -32,6 +32,7 @@ from ..samplers import FewStepModel, Posterior, Sampler, Settings
 from ..samplers.base import Step
 from ..samplers.entry import check_images
 from ..samplers.state import StateStore
+from ..tiling.partial import PartialEvaluation
 from ..tiling.tiled import TiledPrior, tiled_model
 from .pacing import PassTimes
 from .presets import FrontEntry, Quality, chosen, few_step_front, front_for
@@ -52,6 +53,7 @@ class Restorer:
         tile_batch: Windows per denoiser call.
         progress: Function called with the number of new denoiser evaluations: of windows if the image is
             tiled, else of whole images after each step. Backward passes count, too.
+        partial: Storage of an interrupted evaluation of a tiled image.
 
     Example:
         >>> import lavps
@@ -69,6 +71,7 @@ class Restorer:
     image_shape: tuple[int, ...] | None = None
     tile_batch: int = 16
     progress: Callable[[int], None] | None = None
+    partial: PartialEvaluation | None = None
 
     def __post_init__(self) -> None:
         if self.image_shape is None:
@@ -109,7 +112,8 @@ class Restorer:
         """Return prior and model for images (C, *spatial), tiled if need be; latent priors are not tiled."""
         if (window := self._window(image_shape)) is None:
             return self.prior, self.model
-        prior = TiledPrior(self.prior, window, batch=self.tile_batch, progress=self.progress)
+        progress, partial = self.progress, self.partial
+        prior = TiledPrior(self.prior, window, batch=self.tile_batch, progress=progress, partial=partial)
         model = self.model
         if isinstance(model, FewStepModel):
             return prior, replace(model, prior=replace(prior, prior=model.prior), check_prior=None)

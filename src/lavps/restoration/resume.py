@@ -1,7 +1,8 @@
 """Interrupted restorations: the state of a run in a hidden file beside its outputs.
 
 The file ``.photo.state`` is written when a run has lasted 30 seconds, every 30 seconds from then on, and when
-the run is interrupted. It is removed once the outputs are written. Its key is a hash of the request: the
+the run is interrupted. The windows of a large image that are done since the last step are in
+``.photo.state.windows``. Both are removed once the outputs are written. Its key is a hash of the request: the
 input, the settings, the weights, the sizes of batches and the machine. A run with the same key continues from
 the file and gives the same samples, bit by bit. Other runs ignore the file.
 """
@@ -23,9 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..io.atomic import atomically
+from ..io.atomic import atomically, discard
 from ..samplers.collect import StepRecord
 from ..samplers.state import SamplerState
+from ..tiling.partial import PartialEvaluation
 
 INTERVAL = 30.0  # seconds before the state is first written, and between two writes
 _SHARE = 20.0  # the time between two writes is at least this multiple of a write's own
@@ -49,6 +51,7 @@ class RunFile:
         self.file, self.key = file, key
         self._last, self._wait = time.monotonic(), INTERVAL
         self._unsaved: SamplerState | None = None
+        self.partial = PartialEvaluation(file.with_name(f"{file.name}.windows"), key, INTERVAL)
 
     def load(self) -> SamplerState | None:
         """Return the stored state of this run; None if there is none, or that of another run."""
@@ -80,10 +83,9 @@ class RunFile:
             raise
 
     def remove(self) -> None:
-        """Remove the file, and what a killed process left of it."""
-        for file in (self.file, *self.file.parent.glob(f".{self.file.name}.*.partial")):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+        """Remove the files, and what a killed process left of them."""
+        self.partial.remove()
+        discard(self.file)
 
     def _write(self, state: SamplerState) -> None:
         start = time.monotonic()
@@ -91,6 +93,7 @@ class RunFile:
         metadata = {"run": json.dumps({"key": self.key} | about)}
         with suppress(OSError, SafetensorError):
             atomically(self.file, lambda file: save_file(tensors, file, metadata))
+        self.partial.remove()  # of a step before this state
         self._unsaved, self._last = None, time.monotonic()
         self._wait = max(INTERVAL, _SHARE * (self._last - start))
 

@@ -8,8 +8,9 @@ file.py:attribute, or one of two that need another file:
 - ``deblur``: a kernel, as an image of a point of light or an array, scaled to sum 1.
 
 The noise is a standard deviation on the scale on which black is -1 and white is +1: 0.05 is 6.4 grey levels
-of 255. Masks may have noise 0: their known pixels are then unchanged in every sample. A grey file is
-replicated for a colour prior, and its noise is counted once (:func:`~lavps.io.match_channels`).
+of 255. Noise 0 means rounding to 8 bits alone: samples then agree with the measurement exactly if it is a
+mask, block means or the image itself (:meth:`lavps.InverseProblem.project`). A grey file is replicated for a
+colour prior, and its noise is counted once (:func:`~lavps.io.match_channels`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class MeasurementSpec:
     Args:
         task: Name, or file.py:attribute; default inpaint with a mask, deblur with a kernel, else the task in
             the manifest of ``lavps degrade`` beside a file.
-        noise: Standard deviation, 0 for masks only; default the manifest's, else 0.05 or an estimate.
+        noise: Standard deviation, 0 for none; default the manifest's, else 0.05 or an estimate.
         mask: Image file, white where the measurement is known.
         kernel: Image file or array.
         drawn: Draw of the operator from a random family; default the manifest's.
@@ -89,15 +90,13 @@ class MeasurementSpec:
                 "or a .npy array (k, k). Named blurs are gaussian-blur and motion-blur"
             )
         if self.noise is not None and not (self.noise >= 0 and math.isfinite(self.noise)):
-            raise ValueError(f"--noise is a standard deviation above 0, got {self.noise}: try 0.01")
+            raise ValueError(f"--noise is a standard deviation, 0 or more, got {self.noise}: try 0.01")
         if self.task is not None and self.task not in _MASKS and script_of(self.task) is None:
-            self._require_mask(f"{self.task} is not")
+            self._require_mask(self.task)
 
-    def _require_mask(self, reason: str) -> None:
-        if self.noise == 0:
-            raise ValueError(f"--noise 0 needs a mask, which {reason}: give a value above 0, such as 0.01")
+    def _require_mask(self, found: object) -> None:
         if self.keep_known:
-            raise ValueError(f"--keep-known needs a mask, which {reason}")
+            raise ValueError(f"--keep-known needs a mask, which {found} is not")
 
     def check(self) -> None:
         """Raise an error if the task, the mask or the kernel is invalid, before any file is read."""
@@ -179,7 +178,7 @@ class MeasurementSpec:
             estimate = estimated_noise(str(self.task), y, image, operator)
             noise = estimate.std
         if not isinstance(operator, Mask):
-            self._require_mask(f"{operator!r} is not")
+            self._require_mask(operator)
         notes, grey = [] if image is None else list(image.notes), None
         if image_shape is not None and shape[0] != image_shape[0]:
             if image is None:

@@ -7,13 +7,12 @@ training it is the prior, and the sampler is TunedPIR.
 
 **Safeguard.** Before each data step, the misfit of the prediction relative to the expected one
 (:func:`~lavps.data_step.misfit.relative_misfit`) is compared with its 99 % quantile in training. Above it,
-the prediction is replaced by the prior's, for this sample and step. An accepted prediction costs no denoiser
-evaluation.
+the prediction is replaced by the prior's, for this sample and step. An accepted one costs no evaluation.
 """
 
 from __future__ import annotations
 
-__all__ = ["FewStep", "FewStepModel"]
+__all__ = ["FewStep", "FewStepModel", "SafeguardedPrior"]
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -104,28 +103,41 @@ class FewStep(Sampler):
     def steps(self, run: Run) -> Iterator[Progress]:
         """Those of TunedPIR, with safeguarded predictions."""
         tuned = TunedPIR.universal(self.prior, self.evaluations)
-        guarded = _Safeguarded(run, self.model, tuned.covariance, self.safeguard)
+        guarded = SafeguardedPrior(run, self.model, tuned.covariance, self.safeguard)
         for progress in tuned.steps(replace(run, prior=guarded)):
             yield replace(progress, accepted=guarded.accepted if self.safeguard else None)
 
 
-class _Safeguarded(CountingPrior):
-    """The model's predictions, replaced by the prior's where their misfit is too large."""
+class SafeguardedPrior(CountingPrior):
+    """The model's predictions in one run, replaced by the prior's where their misfit is too large.
+
+    Args:
+        run: Run whose prior is to be replaced.
+        model: Few-step model.
+        covariance: Covariance of x_0 given x_t, of the data step.
+        active: Whether predictions are judged at all.
+
+    Attributes:
+        accepted: Decision of the last evaluation, shape (B,).
+        misfits: Relative misfits of all evaluations, (B,) each.
+    """
 
     def __init__(self, run: Run, model: FewStepModel, covariance: Covariance, active: bool) -> None:
         super().__init__(run.prior)
         self.run, self.model, self.covariance, self.active = run, model, covariance, active
-        self.taken, self.accepted = run.taken, torch.ones(len(run.measured), dtype=torch.bool)
+        self.accepted, self.misfits = torch.ones(len(run.measured), dtype=torch.bool), list[Tensor]()
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """Return the accepted predictions of the model, and the prior's in place of the others."""
         x_0 = self.model.denoise(x_t, t)
         self.run.prior.forwards += len(x_t)
-        limit, self.taken = self.model.limits[self.taken], self.taken + 1
         if not self.active:
             return x_0
         level = self.schedule.noise_level(t)
         probe = self.run.normal(Purpose.DATA_STEP, 0, _PROBE)
-        accepted = relative_misfit(self.run.measured, x_0, self.covariance, level, probe) <= limit
+        limit = self.model.limits[self.run.taken + len(self.misfits)]
+        self.misfits.append(relative_misfit(self.run.measured, x_0, self.covariance, level, probe))
+        accepted = self.misfits[-1] <= limit
         self.accepted = accepted.cpu()  # a misfit that is not a number is rejected
         rejected = (~accepted).nonzero().squeeze(1)
         if len(rejected) == 0:

@@ -94,7 +94,7 @@ class Trace:
         return (
             f"your operator looks out of distribution: the safeguard accepted only {self.acceptance:.0%} of "
             "the model's predictions; on its training distribution it accepts more than 85%. The others were "
-            "replaced by the zero-shot start: keep gradient steps, or train on such measurements."
+            "replaced by zero-shot ones: leave the model out, or train it on such measurements."
         )
 
     def select(self, rows: slice) -> Trace:

@@ -73,7 +73,8 @@ def decode(cls: type, values: Mapping[str, Any], known: Mapping[str, type]) -> o
     Raises:
         ValueError: A name is unknown, or a value has the wrong type.
     """
-    hints, names = get_type_hints(cls), [field.name for field in fields(cls)]
+    hints = get_type_hints(cls, None, {"KW_ONLY": object})  # Python 3.10 takes the marker for no type
+    names = [field.name for field in fields(cls)]
     decoded: dict[str, Any] = {"prior": UNBOUND} if "prior" in names else {}
     names = [name for name in names if name != "prior"]
     if unknown := sorted(set(values) - set(names)):

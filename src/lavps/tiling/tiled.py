@@ -38,6 +38,7 @@ from ..nn import InvFusion
 from ..priors import Prior
 from ..priors.protocol import WrappedPrior
 from ..problem import InverseProblem
+from .partial import PartialEvaluation
 from .windows import (
     Window,
     add,
@@ -72,6 +73,7 @@ class TiledPrior(WrappedPrior):
             between steps. This adds one window along each axis.
         progress: Function called with the number of windows after every denoiser call on windows, in forward
             and backward passes. Backward passes on an accelerator call it from another thread.
+        partial: Storage of an evaluation that is interrupted, which the same evaluation continues.
 
     Example:
         >>> from lavps.priors import GaussianPrior
@@ -86,6 +88,7 @@ class TiledPrior(WrappedPrior):
     batch: int = 16
     shifted: bool = False
     progress: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
+    partial: PartialEvaluation | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self._shortest < 1 or self.batch < 1:
@@ -122,7 +125,7 @@ class TiledPrior(WrappedPrior):
         windows = [
             windows_of(x_t.shape[2:], sizes, self._shared, shift) for shift in self._shifts(t, len(sizes))
         ]
-        given = (x_t, t, self.prior, windows, self.batch, self.progress or _ignore)
+        given = (x_t, t, self.prior, windows, self.batch, self.progress or _ignore, self.partial)
         fused: Tensor = _Fusion.apply(*given)  # type: ignore[no-untyped-call]
         return cut_back(fused, spatial, sizes)
 
@@ -150,13 +153,25 @@ class _Fusion(torch.autograd.Function):
         windows: list[list[Window]],
         batch: int,
         progress: Callable[[int], None],
+        partial: PartialEvaluation | None,
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.t, ctx.prior, ctx.windows, ctx.batch, ctx.progress = t, prior, windows, batch, progress
-        fused = torch.zeros_like(x)
-        for chunk in chunks_of(len(x), windows, batch):
-            add(fused, weighted(prior.denoise(cut(x, chunk), rows_of(t, chunk)), chunk), chunk)
+        fused, inputs, done, count = torch.zeros_like(x), dict[str, Tensor](), 0, 0
+        for number, chunk in enumerate(chunks_of(len(x), windows, batch)):
+            if number < done:
+                continue
+            estimates = prior.denoise(cut(x, chunk), rows_of(t, chunk))
+            if number == 0 and partial is not None:
+                inputs = {"x": x, "t": t, "estimates": estimates}
+                if (found := partial.load(inputs)) is not None:
+                    fused, done, count = found
+                    continue
+            add(fused, weighted(estimates, chunk), chunk)
             progress(len(chunk))
+            count += len(chunk)
+            if partial is not None:
+                partial.save(inputs, fused, number + 1, count)
         return fused
 
     @staticmethod
@@ -171,7 +186,7 @@ class _Fusion(torch.autograd.Function):
             (back,) = torch.autograd.grad(estimates, part, weighted(cut(slope, chunk), chunk))
             add(gradient, back, chunk)
             ctx.progress(len(chunk))
-        return gradient, None, None, None, None, None
+        return gradient, None, None, None, None, None, None
 
 
 class TiledNetwork(nn.Module):

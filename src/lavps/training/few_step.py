@@ -18,18 +18,19 @@ from __future__ import annotations
 __all__ = ["FewStepTask"]
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data_step.misfit import relative_misfit
 from ..operators.families import OperatorFamily
 from ..priors import CountingPrior, EDMPrior, NetworkPrior
-from ..problem import InverseProblem
-from ..random import NoiseStreams, Purpose
+from ..random import NoiseStreams
 from ..samplers.base import Run
+from ..samplers.few_step import FewStepModel, SafeguardedPrior
 from ..samplers.tuned import TunedPIR
 from .scores import score_of, simulate_family
 
@@ -111,11 +112,15 @@ class FewStepTask:
     @torch.no_grad()
     def limits(self, images: Tensor) -> tuple[float, ...]:
         """Return the largest relative misfits that the safeguard accepts, one per evaluation."""
-        found: list[list[Tensor]] = [[] for _ in self.sampler.levels]
+        count = len(self.sampler.levels)
+        lenient = FewStepModel(self.prior, (math.inf,) * count)
+        found: list[list[Tensor]] = [[] for _ in range(count)]
         for family in self.families:
             problem = simulate_family(images, range(len(images)), family, self.noise, _VALIDATION_SEED)
-            judged = _Judged(self, problem, NoiseStreams.from_seed(len(images), _VALIDATION_SEED))
-            for _ in self.sampler.steps(judged.run):
+            streams = NoiseStreams.from_seed(len(images), _VALIDATION_SEED)
+            run = Run(CountingPrior(self.prior), problem, streams)
+            judged = SafeguardedPrior(run, lenient, self.sampler.covariance, True)
+            for _ in self.sampler.steps(replace(run, prior=judged)):
                 pass
             for step, misfits in zip(found, judged.misfits, strict=True):
                 step.append(misfits.double().cpu())
@@ -150,18 +155,3 @@ class FewStepTask:
         run = Run(CountingPrior(self.prior), problem, NoiseStreams.from_seed(len(images), seed, items, 2))
         *_, last = self.sampler.steps(run)
         return score_of(last.x_0, images, problem, self.perceptual)
-
-
-class _Judged(CountingPrior):
-    """A denoiser that notes the relative misfits of its predictions."""
-
-    def __init__(self, task: FewStepTask, problem: InverseProblem, streams: NoiseStreams) -> None:
-        super().__init__(task.prior)
-        self.covariance, self.misfits = task.sampler.covariance, list[Tensor]()
-        self.run = Run(self, problem, streams)
-
-    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
-        x_0, level = super().denoise(x_t, t), self.schedule.noise_level(t)
-        probe = self.run.normal(Purpose.TRAINING)
-        self.misfits.append(relative_misfit(self.run.measured, x_0, self.covariance, level, probe))
-        return x_0

@@ -6,17 +6,45 @@ measurement is the prior: both train in minutes instead of hours.
 
 from __future__ import annotations
 
-__all__ = ["init_from"]
+__all__ = ["closest_prior", "init_from"]
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from ..checkpoints.folder import build_described, load_weights, read_config
-from ..schedule import Schedule
+from ..checkpoints.folder import build_described, load_model_prior, load_weights, read_config
+from ..random import NoiseStreams, Purpose
+from ..schedule import Schedule, as_time
 
 _WIDER = {"in_channels", "image_channels", "joint"}  # may differ: wider input, layers of InvFusion
+_LEVEL = 0.5  # noise level at which priors are compared
+
+
+@torch.no_grad()
+def closest_prior(
+    images: Tensor, folders: Iterable[Path], schedule: Schedule, prediction: str
+) -> Path | None:
+    """Return the prior that denoises images with the smallest error, a candidate for :func:`init_from`.
+
+    Args:
+        images: Images of the training (N, C, H, W).
+        folders: Model folders; those of other kinds, sizes, schedules or predictions are left out.
+        schedule: Schedule of the training.
+        prediction: Predicted quantity of the training.
+    """
+    errors: dict[Path, float] = {}
+    t = schedule.time(as_time(_LEVEL))
+    alpha, sigma = (value.to(images) for value in schedule.coefficients(t))
+    noise = NoiseStreams.from_seed(len(images), 0).normal(Purpose.PROBE, images.shape[1:], images, 0)
+    for folder in folders:
+        about = read_config(folder)
+        wanted = ("prior", tuple(images.shape[1:]), schedule, prediction)
+        if (about.kind, tuple(about.image_shape), about.schedule, about.prediction) == wanted:
+            estimate = load_model_prior(folder).denoise(alpha * images + sigma * noise, t)
+            errors[folder] = float((estimate - images).square().mean())
+    return min(errors, key=lambda folder: errors[folder], default=None)
 
 
 def init_from(network: nn.Module, path: str | Path, schedule: Schedule, prediction: str) -> str:

@@ -29,26 +29,22 @@ from lavps.apps.bulk import Bulk, Cluster, Recipe, RunStats
 from lavps.apps.bulk.calibrating import calibrate
 from lavps.apps.bulk.costs import Workload, forecast
 from lavps.benchmark.report import markdown_table
-from lavps.checkpoints.folder import ModelConfig, save_model
 from lavps.guidance import Gradient
 from lavps.io import encode_image, write_atomically
-from lavps.nn import build_seeded
 from lavps.restoration import MeasurementSpec, RestorationConfig, Restorer
 from lavps.restoration.files import restore_files
 from lavps.restoration.presets import FrontEntry
 from lavps.samplers import UNBOUND, Settings
 
 from ..common.pages import read, write_json, write_page
+from ..common.tiny import write_tiny_prior
 
 BATCH = 16
-NETWORK = {"kind": "unet", "widths": [16], "depth": 1, "attention": [], "head_dim": 16, "condition_width": 16}
 
 
 def make(folder: Path, count: int, size: int, steps: int) -> Recipe:
     """Write files and a prior of their size; return how they are restored."""
-    description = NETWORK | {"in_channels": 3, "out_channels": 3}
-    config = ModelConfig("prior", description, lavps.Flow(), (3, size, size), "velocity", "time")
-    save_model(folder / "prior", build_seeded(description, 0), config)
+    write_tiny_prior(folder / "prior", size)
     (folder / "in").mkdir()
     random = np.random.default_rng(0)
     for number in range(count):

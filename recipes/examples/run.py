@@ -1,10 +1,11 @@
-"""The example pictures of the README: faces that the prior has drawn, measured in three ways.
+"""The example images of the README: synthetic faces, measured in three ways.
 
     python -m recipes.examples.run                          # a second
-    python -m recipes.examples.run --restored restored      # after the README's commands: the picture of them
+    python -m recipes.examples.run --restored restored      # after the README's commands: a figure of the results
 
-The faces are tiles of ``zoo/faces64/samples.png``: nobody was photographed for them. Each is measured as ``lavps degrade`` would, with noise .05, and written as a PNG of 8 bits: what a camera gives.
-The mask and the kernel are files too, and it is these files that measured. ``truth/`` holds what was measured.
+The faces are samples of a prior of synthetic faces, tiles of ``zoo/synthfaces64/samples.png``. Each is measured as by
+``lavps degrade``, with noise 0.05, and written as an 8-bit PNG. Mask and kernel are read back from their files before they
+are used. ``truth/`` holds the images before the measurement.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from lavps.operators.registry import named_family
 from lavps.pages.panels import comparison, picture_panel
 
 SIDE, NOISE = 64, 0.05
-TILES = {"small": (5, 2), "hole": (6, 3), "shaken": (4, 3)}  # row and column among the samples
+TILES = {"small": (3, 3), "hole": (2, 7), "shaken": (6, 1)}  # row and column among the samples
 
 
 @dataclass(frozen=True)
 class Config:
     """Where things are."""
 
-    samples: Path = Path("zoo/faces64/samples.png")
+    samples: Path = Path("zoo/synthfaces64/samples.png")
     """The sheet of samples."""
     output: Path = Path("examples")
-    """Folder of the pictures."""
+    """Folder of the images."""
     restored: Path | None = None
-    """Folder of the restored examples, to make one picture of."""
+    """Folder of the restored examples, for one figure of them."""
 
 
 def save(file: Path, pixels: Tensor) -> None:
@@ -66,9 +67,7 @@ def sheet_of(restored: Path, folder: Path) -> None:
     """The comparisons below each other, with the truth at their right."""
     rows = []
     for name in TILES:
-        truth = picture_panel(
-            read_image(folder / "truth" / f"{name}.png").pixels, "what was measured", "never shown"
-        )
+        truth = picture_panel(read_image(folder / "truth" / f"{name}.png").pixels, "truth", "not used")
         pair = [Image.open(restored / f"{name}-comparison.png"), Image.open(io.BytesIO(comparison([truth])))]
         row = Image.new("RGB", (sum(part.width for part in pair), max(part.height for part in pair)), "white")
         row.paste(pair[0], (0, 0))
@@ -81,7 +80,7 @@ def sheet_of(restored: Path, folder: Path) -> None:
 
 
 def main(config: Config) -> None:
-    """Write the pictures."""
+    """Write the images."""
     if config.restored is not None:
         sheet_of(config.restored, config.output)
         return

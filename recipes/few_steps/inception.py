@@ -1,4 +1,4 @@
-"""Distances of Inception features, which no method of the table was trained or tuned for.
+"""Distances of Inception features, which no method of the table was trained or tuned on.
 
 python -m recipes.few_steps.inception --data DATA --lpips FILE --inception default_1.pt
 
@@ -40,21 +40,20 @@ class InceptionConfig(Config):
             return torch.cat([network(part) for part in large.split(8)]).flatten(1)
 
         records = []
-        for record in read(self.pages, self.study):
-            task, name, evaluations = (record[key] for key in ("task", "name", "evaluations"))
-            if task not in self.tasks or (name, evaluations) not in SHOWN:
-                continue
+        measured = [r for r in read(self.pages, self.study) if (r["name"], r["evaluations"]) in SHOWN]
+        for task in self.tasks:
             runner = self.runner(self.begin(self.study, task), "test")
             rows = slice(0, len(runner.measurements))
-            samples = runner.models.sample(
-                Settings.from_dict(record["method"]), runner.measurements.problem(rows), runner.seed,
-                list(runner.measurements.items[rows]), batch_size=8,
-            ).samples  # fmt: skip
-            assert samples is not None
-            apart = features(samples[:, 0]) - features(runner.measurements.images[rows].to_tensor())
-            distances = [round(value, 4) for value in apart.norm(dim=1).tolist()]
-            records.append({"task": task, "name": name, "evaluations": evaluations, "distance": distances})
-            print(task, name, evaluations, sum(distances) / len(distances), flush=True)
+            problem, items = runner.measurements.problem(rows), list(runner.measurements.items[rows])
+            target = features(runner.measurements.images[rows].to_tensor())
+            for record in (r for r in measured if r["task"] == task):
+                method = Settings.from_dict(record["method"])
+                samples = runner.models.sample(method, problem, runner.seed, items, batch_size=8).samples
+                assert samples is not None
+                apart = (features(samples[:, 0]) - target).norm(dim=1)
+                about = {key: record[key] for key in ("task", "name", "evaluations")}
+                records.append(about | {"distance": [round(value, 4) for value in apart.tolist()]})
+                print(*about.values(), float(apart.mean()), flush=True)
         file = self.pages / f"{self.study}_inception.json"
         file.write_text(json.dumps(records, indent=1) + "\n")
 

@@ -40,9 +40,9 @@ class Config(Study):
     precision: Precision = "fp32"
     validation_count: int = 16
     test_count: int = 32
-    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
+    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg", "hdr")
     """Tasks."""
-    outside: tuple[str, ...] = ("random-motion-blur-hard", "sr16", "hdr")
+    outside: tuple[str, ...] = ("random-motion-blur-hard", "sr16")
     """Tasks that no training or tuning saw."""
     evaluations: tuple[int, ...] = (4, 8, 24)
     """Numbers of denoiser evaluations."""

@@ -11,13 +11,9 @@ from pathlib import Path
 
 import tyro
 
+from lavps.cli.train_few_step import TASKS
 from lavps.cli.tune import Tune
 from lavps.restoration.schedules import TunedSchedule
-
-TASKS = (
-    *("sr2", "sr4", "sr8", "motion-blur", "random-motion-blur", "gaussian-blur"),
-    *("centre-box", "random-rectangle", "random-pixels", "denoise", "jpeg20"),
-)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def summary(task: str, paper: Results, best: Results) -> list[list[str]]:
 def break_even(config: Study, task: str, results: Results, prices: dict[str, Any]) -> list[list[str]]:
     """Return after how many images the training has paid for itself, in NFE.
 
-    A training image costs a forward pass for x_0, a forward and a backward pass for the objective, and three passes of
+    A training image costs a forward pass for x_0, a forward and a backward pass for the objective, and three forward passes of
     the model.
     """
     model = config.model(task)

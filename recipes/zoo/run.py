@@ -7,7 +7,7 @@
 A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same command, and installed as ``zoo/NAME``:
 weights, configuration, a model card with its data, command, time and losses, and for a prior a sheet of samples.
 The data are tar shards ``faces64-train.tar``, ``faces64-val.tar`` (Labelled Faces in the Wild), ``natural64-...``
-(Tiny-ImageNet) and ``synthfaces64-...`` (synthetic faces). Training shards of the last are in ``synthfaces64-train/``.
+(Tiny-ImageNet), ``photos64-...`` (photographs) and ``synthfaces64-...`` (synthetic faces). Training shards of the last are in ``synthfaces64-train/``.
 Few-step models also need the weights of LPIPS, ``lpips_alex.safetensors``.
 """
 
@@ -36,7 +36,10 @@ DATA = {
     "the validation and test images apart. Photographs of public figures by news agencies: **research use only**.",
     "synthfaces64": "15,366 synthetic faces of 64 x 64 pixels, mirrored at random, and 256 of other seeds for validation. The generator is "
     "MobileStyleGAN (`random-face` on PyPI, Apache-2.0), distilled from StyleGAN2 on FFHQ (non-commercial): **research use only**. "
-    "Nobody was photographed.",
+    "They show no real people.",
+    "photos64": "1,197 photographs: 797 of ImageNet, reduced to a short side of 288 pixels, and 400 of BSDS500 (training and test images), in random "
+    "crops of 64 x 64 pixels at this resolution, mirrored and turned at random. 30 photographs of ImageNet for validation. BSDS500's validation images, "
+    "which contain CBSD68, were not used. **Non-commercial research use only**.",
     "natural64": "Tiny-ImageNet, 64 x 64 pixels, 200 classes; 20,000 training images. ImageNet's terms: **non-commercial "
     "research use only**.",
 }
@@ -55,6 +58,11 @@ SYNTHETIC = {
     "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 2500,
     "learning-rate": 8e-4, "warmup-steps": 400, "cooldown-steps": 1000, "ema-decay": "0.998 0.9995", "compile": "",
     "weights": "bfloat16", "validate-every": 500, "checkpoint-every": 250, "preview-every": 1000,
+}  # fmt: skip
+PHOTOS = {
+    "size": 64, "crop": "random", "quarter-turns": "", "network": "recipes/zoo/unet.json", "times": "log-normal", "batch-size": 16,
+    "steps": 16_000, "learning-rate": 5e-4, "warmup-steps": 200, "cooldown-steps": 3200, "ema-decay": "0.998 0.9995",
+    "weights": "bfloat16", "validation-images": 128, "validate-every": 2000, "checkpoint-every": 200, "preview-every": 4000,
 }  # fmt: skip
 FEW_STEP = {
     "evaluations": 4, "batch-size": 8, "steps": 460, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
@@ -153,6 +161,10 @@ SMALL = {
     ),
     "synthfaces64-4steps": Model(
         "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations on any task.", sharded=True,
+    ),
+    "photos64": Model(
+        "prior", "photos64", PHOTOS,
+        "A prior of patches of photographs, for tiled restoration of photographs of any size.",
     ),
     "natural64": Model(
         "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},

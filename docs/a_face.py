@@ -1,4 +1,4 @@
-"""Cut one face out of the sheet of samples beside the prior of faces.
+"""Cut one face out of the sheet of samples beside the prior of synthetic faces.
 
 python docs/a_face.py face.png
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-SHEET = Path(__file__).parents[1] / "zoo" / "faces64" / "samples.png"
+SHEET = Path(__file__).parents[1] / "zoo" / "synthfaces64" / "samples.png"
 
 if __name__ == "__main__":
-    Image.open(SHEET).crop((128, 320, 192, 384)).save(sys.argv[1])
+    Image.open(SHEET).crop((192, 192, 256, 256)).save(sys.argv[1])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,12 @@ sys.path.insert(0, str(DOCS))
 import lavps  # noqa: E402
 import made_pages  # noqa: E402
 
+# The tutorials load models by name; the folder of the repository takes the place of the package lavps-zoo.
+ZOO = DOCS.parent / "zoo"
+spec = spec_from_file_location("lavps_zoo", ZOO / "__init__.py", submodule_search_locations=[str(ZOO)])
+assert spec is not None
+sys.modules.setdefault("lavps_zoo", module_from_spec(spec))
+
 project = "lavps"
 author = "The lavps developers"
 copyright = f"2026, {author}"
@@ -25,7 +33,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx-mathjax-offline",
+    "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = [
@@ -49,13 +61,26 @@ napoleon_use_ivar = True
 napoleon_use_rtype = False
 add_module_names = False
 python_use_unqualified_type_names = True
+# Inventories of the few names that signatures use, made from docs/intersphinx.txt: no network is needed.
+intersphinx_mapping = {
+    name: (address, str(made_pages.MADE / f"{name}.inv")) for name, address in made_pages.LIBRARIES.items()
+}
+copybutton_selector = "div:not(.output_area) > div.highlight > pre"
 suppress_warnings = ["config.cache", "myst.header"]  # a benchmark's page may begin with small headings
 
 html_theme = "furo"
+highlight_language = "text"  # of blocks without a language: commands
 html_title = "lavps"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_show_sourcelink = False
+html_theme_options: dict[str, Any] = {}
+if repository := os.environ.get("GITHUB_REPOSITORY"):  # set where the site is published
+    html_theme_options |= {
+        "source_repository": f"https://github.com/{repository}/",
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
 
 sphinx_gallery_conf: dict[str, Any] = {
     "examples_dirs": "tutorials",
@@ -86,7 +111,14 @@ def escape(app: Any, what: str, name: str, thing: object, options: Any, lines: l
         lines[number] = "".join(parts)
 
 
+def without_back_links(app: Any, page: str, template: str, context: dict[str, Any], tree: object) -> None:
+    """Remove the links from sources to the reference: those of names that a package re-exports are wrong."""
+    if page.startswith("_modules/"):
+        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
+
+
 def setup(app: Any) -> None:
     """Make the pages that are not written by hand, before Sphinx looks for pages."""
     app.connect("autodoc-process-docstring", escape)
+    app.connect("html-page-context", without_back_links)
     made_pages.make_all()

@@ -11,6 +11,8 @@ import io
 import os
 import re
 import shutil
+import textwrap
+import zlib
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -20,6 +22,10 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 SOURCE = ROOT / "src" / "lavps"
 MADE = DOCS / "_static" / "made"
+LIBRARIES = {
+    "python": "https://docs.python.org/3",
+    "torch": "https://docs.pytorch.org/docs/stable",
+}
 
 
 def benchmark_pages() -> None:
@@ -34,6 +40,14 @@ def benchmark_pages() -> None:
         for name in set(re.findall(r"\]\(([^):#]+\.(?:png|svg|jpg|gif|json))\)", text)):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source.parent / name, folder / name)
+
+
+def questions() -> None:
+    """The question of every study with a link to its page, from the table of the recipes."""
+    text = (ROOT / "recipes" / "README.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| `[^|]+` \| \[\w+\]\(\.\./(benchmarks/\w+\.md)\) \|$", text, re.M)
+    table = [f"| [{question}]({page}) |" for question, page in rows]
+    (MADE / "questions.md").write_text("\n".join(["| question |", "|---|", *table]) + "\n")
 
 
 def reference_pages() -> dict[str, list[str]]:
@@ -80,10 +94,32 @@ def write_reference() -> None:
         (DOCS / "reference" / f"{page}.md").write_text(reference_text(page, modules))
 
 
-def contributing_text() -> None:
-    """CONTRIBUTING.md, its links into the repository as plain names."""
-    text = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"`\1`", (ROOT / "CONTRIBUTING.md").read_text())
-    (MADE / "contributing.md").write_text(text)
+def root_pages() -> None:
+    """CONTRIBUTING.md and CHANGELOG.md, their links into the repository as plain names."""
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        text = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"`\1`", (ROOT / name).read_text())
+        (MADE / name.lower()).write_text(text)
+
+
+def inventories() -> None:
+    """Inventories for intersphinx, from the lines "library name type page" of a text file."""
+    lines = [line.split() for line in (DOCS / "intersphinx.txt").read_text().splitlines()]
+    for library in LIBRARIES:
+        entries = "".join(
+            f"{n} py:{kind} 1 {page}#$ -\n" for place, n, kind, page in lines if place == library
+        )
+        header = f"# Sphinx inventory version 2\n# Project: {library}\n# Version: \n"
+        header += "# The remainder of this file is compressed using zlib.\n"
+        (MADE / f"{library}.inv").write_bytes(header.encode() + zlib.compress(entries.encode()))
+
+
+def narrow(line: str, width: int = 84) -> list[str]:
+    """Break a line that is wider than code on the site; commands continue after a backslash."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    if not line.startswith("$ "):
+        return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False) or [""]
+    parts = textwrap.wrap(line, width - 2, subsequent_indent=indent, break_on_hyphens=False)
+    return [f"{part} \\" for part in parts[:-1]] + parts[-1:]
 
 
 def help_of(command: str) -> str:
@@ -93,7 +129,8 @@ def help_of(command: str) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         main([*command.split(), "--help"])
-    return re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())
+    return "\n".join(line for long in plain.splitlines() for line in narrow(long))
 
 
 def commands(union: Any, above: str = "") -> list[str]:
@@ -113,11 +150,16 @@ def command_page() -> None:
     """The help of every command, as it is printed."""
     from lavps import cli
 
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "82"
     parts = ["# Command line", "", "What `lavps COMMAND --help` prints.", ""]
     for command in commands(cli._Commands):
         parts += [f"## lavps {command}", "", "```text", help_of(command).strip(), "```", ""]
     (DOCS / "reference" / "command_line.md").write_text("\n".join(parts))
+
+
+def front_figure() -> None:
+    """The figure of the README."""
+    shutil.copy(ROOT / "benchmarks" / "showcase.png", MADE)
 
 
 def import_drawing() -> None:
@@ -129,7 +171,10 @@ def make_all(*_: object) -> None:
     """Everything; called when a build begins."""
     MADE.mkdir(parents=True, exist_ok=True)
     benchmark_pages()
-    contributing_text()
+    questions()
+    root_pages()
+    inventories()
     command_page()
     write_reference()
+    front_figure()
     import_drawing()

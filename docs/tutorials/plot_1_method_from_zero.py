@@ -25,9 +25,15 @@ from lavps.variational import Objective
 
 means = torch.tensor([[[-0.6, 0.0]], [[0.45, 0.55]], [[0.35, -0.5]]])
 covariances = torch.stack(
-    [0.012 * torch.eye(2), torch.diag(torch.tensor([0.03, 0.008])), 0.02 * torch.eye(2)]
+    [
+        0.012 * torch.eye(2),
+        torch.diag(torch.tensor([0.03, 0.008])),
+        0.02 * torch.eye(2),
+    ]
 )
-prior = lavps.GaussianMixturePrior([0.4, 0.35, 0.25], means, covariances, lavps.Flow())
+prior = lavps.GaussianMixturePrior(
+    [0.4, 0.35, 0.25], means, covariances, lavps.Flow()
+)
 
 axis = torch.linspace(-1.3, 1.3, 121)
 grid = torch.cartesian_prod(axis, axis).reshape(-1, 1, 2)
@@ -42,16 +48,25 @@ def contours(ax, mixture, color="k", time=0.0):
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), sharex=True, sharey=True)
 clean = prior.sample(300)
 for ax, time in zip(axes, (0.0, 0.25, 0.6), strict=True):
-    noisy = (1 - time) * clean + time * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    noisy = (1 - time) * clean + time * torch.randn(
+        clean.shape, generator=torch.Generator().manual_seed(0)
+    )
     contours(ax, prior, time=time)
     ax.plot(*noisy[:, 0].T, ".", markersize=3, alpha=0.5)
     if time > 0:
         guess = prior.denoise(noisy, torch.tensor(time))
         ax.quiver(
-            *noisy[:40, 0].T, *(guess - noisy)[:40, 0].T, angles="xy", scale_units="xy", scale=1, width=0.004
+            *noisy[:40, 0].T,
+            *(guess - noisy)[:40, 0].T,
+            angles="xy",
+            scale_units="xy",
+            scale=1,
+            width=0.004,
         )
     ax.set(title=f"t = {time}", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
-figure.suptitle("Noise is added from left to right. Arrows: from a noisy image to its denoised guess.")
+figure.suptitle(
+    "Noise is added from left to right. Arrows: from a noisy image to its denoised guess."
+)
 figure.tight_layout()
 
 # %%
@@ -61,10 +76,18 @@ figure.tight_layout()
 # the prior. Two clouds explain the measurement and one does not.
 
 camera = lavps.operators.CallableOperator(lambda x: x[..., :1], in_shape=(1, 2))
-problem = lavps.InverseProblem(torch.tensor([[[0.4]]]), camera, lavps.GaussianNoise(0.1))
+problem = lavps.InverseProblem(
+    torch.tensor([[[0.4]]]), camera, lavps.GaussianNoise(0.1)
+)
 [posterior] = lavps.exact_posterior(prior, problem)
-print("weights of the three clouds, before:", [round(float(w), 2) for w in prior.weights])
-print("                      and after y:  ", [round(float(w), 2) for w in posterior.weights])
+print(
+    "weights of the three clouds, before:",
+    [round(float(w), 2) for w in prior.weights],
+)
+print(
+    "                      and after y:  ",
+    [round(float(w), 2) for w in posterior.weights],
+)
 
 # %%
 # The inner problem
@@ -79,17 +102,29 @@ print("                      and after y:  ", [round(float(w), 2) for w in poste
 #
 # Here is one such problem: the density that is wanted, the bridge, and q after a few gradient steps on L.
 
-s, t = torch.tensor(0.45, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+s, t = (
+    torch.tensor(0.45, dtype=torch.float64),
+    torch.tensor(0.5, dtype=torch.float64),
+)
 x_t = torch.tensor([[[-0.05, 0.35]]])
 context = lavps.Context(prior.denoise(x_t, t), x_t, s, t, problem, prior.schedule)
 objective = Objective(
-    prior, context, lambda g: torch.randn(1, 1, 2, generator=torch.Generator().manual_seed(g))
+    prior,
+    context,
+    lambda g: torch.randn(1, 1, 2, generator=torch.Generator().manual_seed(g)),
 )
 
 near = torch.linspace(-0.9, 0.9, 121)
 points = torch.cartesian_prod(near, near).reshape(-1, 1, 2) + context.bridge.mean
-log_likelihood = problem.repeat(len(points)).log_likelihood(prior.denoise(points, s))
-log_bridge = -((points - context.bridge.mean) / context.bridge.log_std.exp()).square().sum((1, 2)) / 2
+log_likelihood = problem.repeat(len(points)).log_likelihood(
+    prior.denoise(points, s)
+)
+log_bridge = (
+    -((points - context.bridge.mean) / context.bridge.log_std.exp())
+    .square()
+    .sum((1, 2))
+    / 2
+)
 wanted = (log_likelihood + log_bridge).exp().reshape(121, 121).T
 
 
@@ -102,9 +137,19 @@ def ring(ax, q, **style):
 
 figure, ax = plt.subplots(figsize=(5, 4.4))
 ax.contourf(
-    near + context.bridge.mean[0, 0, 0], near + context.bridge.mean[0, 0, 1], wanted, levels=12, cmap="Blues"
+    near + context.bridge.mean[0, 0, 0],
+    near + context.bridge.mean[0, 0, 1],
+    wanted,
+    levels=12,
+    cmap="Blues",
 )
-ring(ax, context.bridge, color="k", linestyle="--", label="bridge: the zero-shot start")
+ring(
+    ax,
+    context.bridge,
+    color="k",
+    linestyle="--",
+    label="bridge: the zero-shot start",
+)
 for steps, color in ((1, "C1"), (3, "C3"), (100, "C2")):
     q, _ = lavps.Adam(0.03).minimize(objective, context.bridge, steps)
     ring(ax, q, color=color, label=f"{steps} gradient step{'s' * (steps > 1)}")
@@ -122,7 +167,10 @@ figure.tight_layout()
 # shows 300 runs. The contours are the exact posterior, which the sampler does not use. Press play.
 
 sampler = lavps.MGDM(prior, num_steps=40, guidance=Gradient(steps=3))
-frames = [(float(step.progress.t), step.x_0[:, 0].clone()) for step in sampler.iterate(problem, 300)]
+frames = [
+    (float(step.progress.t), step.x_0[:, 0].clone())
+    for step in sampler.iterate(problem, 300)
+]
 
 figure, ax = plt.subplots(figsize=(4.4, 4.4))
 contours(ax, posterior)
@@ -140,7 +188,9 @@ def show(number):
     return (dots,)
 
 
-animation = FuncAnimation(figure, show, frames=[*range(0, len(frames), 2), len(frames) - 1], interval=200)
+animation = FuncAnimation(
+    figure, show, frames=[*range(0, len(frames), 2), len(frames) - 1], interval=200
+)
 
 # %%
 # Right or wrong?
@@ -155,7 +205,9 @@ animation = FuncAnimation(figure, show, frames=[*range(0, len(frames), 2), len(f
 from lavps.evaluation import sliced_wasserstein
 
 exact = posterior.sample(2000, seed=1).float()
-print(f"exact samples: distance {sliced_wasserstein(posterior.sample(2000, seed=2).float(), exact):.3f}")
+print(
+    f"exact samples: distance {sliced_wasserstein(posterior.sample(2000, seed=2).float(), exact):.3f}"
+)
 samplers = {
     "MGDM, no gradient step": lavps.MGDM(prior, guidance=Gradient(steps=0)),
     "MGDM, 1 gradient step": lavps.MGDM(prior, guidance=Gradient(steps=1)),
@@ -166,10 +218,17 @@ figure, axes = plt.subplots(1, 4, figsize=(11, 3.2), sharex=True, sharey=True)
 for ax, (name, sampler) in zip(axes, samplers.items(), strict=True):
     result = sampler.sample(problem, 2000)
     distance, trace = sliced_wasserstein(result.samples[0], exact), result.trace
-    print(f"{name}: distance {distance:.3f}, {trace.forwards:.0f} forwards, {trace.backwards:.0f} backwards")
+    print(
+        f"{name}: distance {distance:.3f}, {trace.forwards:.0f} forwards, {trace.backwards:.0f} backwards"
+    )
     contours(ax, posterior)
     ax.plot(*result.samples[0, :600, 0].T, ".", markersize=2.5, alpha=0.5)
-    ax.set(title=f"{name}\n{distance:.3f}", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal")
+    ax.set(
+        title=f"{name}\n{distance:.3f}",
+        xlim=(-1.1, 1.1),
+        ylim=(-1.1, 1.1),
+        aspect="equal",
+    )
     ax.title.set_fontsize(9)
 figure.tight_layout()
 

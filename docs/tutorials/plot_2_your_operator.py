@@ -2,25 +2,22 @@ r"""
 Your own operator
 =================
 
-An *operator* A says how an image becomes a measurement. Any function will do. This page brings a camera with a colour
-filter, checks it, restores from it, and then makes it nonlinear.
+An *operator* A maps an image to a measurement. Any function will do. This page defines a camera with a colour filter, checks
+it, restores from it, and then makes it nonlinear.
 
-The prior is ``zoo/faces64``, a small denoiser of faces, and the face to be photographed is one that this prior drew itself:
-nobody's face.
+The prior is ``synthfaces64``, a small denoiser of synthetic faces, and the face to be photographed is one of its own samples.
+To run this page elsewhere, install the models: ``pip install ./zoo`` in the repository.
 """
-
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 
 import lavps
-from lavps.guidance import Gradient
+from lavps.checkpoints import zoo_model
 from lavps.io import read_image
 
-root = next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "zoo").is_dir())
-prior = lavps.load_prior(root / "zoo" / "faces64")
-sheet = read_image(root / "zoo" / "faces64" / "samples.png").pixels
-truth = sheet[:, 256:320, 192:256][None]  # (1, 3, 64, 64), pixels in [-1, 1]
+prior = lavps.load_prior("synthfaces64")
+sheet = read_image(zoo_model("synthfaces64") / "samples.png").pixels
+truth = sheet[:, 384:448, 192:256][None]  # (1, 3, 64, 64), pixels in [-1, 1]
 
 # %%
 # A function
@@ -51,24 +48,29 @@ print(lavps.operators.check(camera, (3, 64, 64)))
 # This operator is wrong in two ways. It normalizes by the brightness of the *whole batch*, so images affect each other, and it
 # is declared linear.
 
-broken = lavps.operators.CallableOperator(lambda x: x / x.abs().mean(), in_shape=(3, 64, 64), linear=True)
+broken = lavps.operators.CallableOperator(
+    lambda x: x / x.abs().mean(), in_shape=(3, 64, 64), linear=True
+)
 print(lavps.operators.check(broken, (3, 64, 64)))
 
 # %%
 # Restore
 # -------
 # The noise level is in the units of the measurement: 0.1 on a scale from -1 (black) to +1 (white). We draw four posterior
-# samples with MGDM in 25 steps. Each step takes one whitened gradient step, whose size follows from the problem.
+# samples with ``WienerPIR`` and 25 denoiser evaluations each. It takes no gradient through the network.
 
-problem = lavps.InverseProblem.simulate(truth, camera, lavps.GaussianNoise(0.1), seed=1)
-guidance = Gradient(steps=1, minimizer=lavps.WhitenedGradient())
-sampler = lavps.MGDM(prior, num_steps=25, guidance=guidance)
+problem = lavps.InverseProblem.simulate(
+    truth, camera, lavps.GaussianNoise(0.1), seed=1
+)
+sampler = lavps.WienerPIR(prior, num_steps=25)
 posterior = sampler.sample(problem, num_samples=4, seed=0)
 
 
 def show(images, titles, width=2.0):
     """Images (C, H, W) in [-1, 1] in a row."""
-    figure, axes = plt.subplots(1, len(images), figsize=(width * len(images), width + 0.3))
+    figure, axes = plt.subplots(
+        1, len(images), figsize=(width * len(images), width + 0.3)
+    )
     for ax, image, title in zip(axes, images, titles, strict=True):
         pixels = image.expand(3, -1, -1).permute(1, 2, 0).clamp(-1, 1) / 2 + 0.5
         ax.imshow(pixels)
@@ -82,12 +84,16 @@ show(
     ["truth", "measured", "sample 1", "sample 2", "sample 3", "mean of 4"],
 )
 misfit = problem.repeat(4).chi_square(posterior.samples[0])
-print("misfit in units of the noise, 1 where a sample explains y:", [round(float(m), 2) for m in misfit])
+print(
+    "misfit in units of the noise, 1 where a sample explains y:",
+    [round(float(m), 2) for m in misfit],
+)
 
 # %%
 # Nonlinear, too
 # --------------
-# An overexposed sensor saturates. Guidance needs no inverse of A, only its gradient, which torch has. Nothing else changes.
+# An overexposed sensor saturates. The sampler needs no inverse of A, only its derivative, which torch computes. Nothing else
+# changes.
 
 
 def overexposed(x):
@@ -95,17 +101,26 @@ def overexposed(x):
     return mosaic((2 * (x + 1) - 1).clamp(-1, 1))
 
 
-camera = lavps.operators.CallableOperator(overexposed, in_shape=(3, 64, 64), linear=False)
-problem = lavps.InverseProblem.simulate(truth, camera, lavps.GaussianNoise(0.05), seed=1)
+camera = lavps.operators.CallableOperator(
+    overexposed, in_shape=(3, 64, 64), linear=False
+)
+problem = lavps.InverseProblem.simulate(
+    truth, camera, lavps.GaussianNoise(0.05), seed=1
+)
 posterior = sampler.sample(problem, num_samples=4, seed=0)
 show(
-    [truth[0], problem.y[0], *posterior.samples[0, :3], posterior.std[0].mean(0, keepdim=True) * 8 - 1],
-    ["truth", "measured", "sample 1", "sample 2", "sample 3", "spread (x8)"],
+    [
+        truth[0],
+        problem.y[0],
+        *posterior.samples[0, :3],
+        posterior.std[0].mean(0, keepdim=True) * 8 - 1,
+    ],
+    ["truth", "measured", "sample 1", "sample 2", "sample 3", "std (x8)"],
 )
 
 # %%
-# Where the sensor was saturated, the measurement says "at least this bright" and the prior says the rest; the samples differ
-# there, and the spread shows it.
+# Where the sensor was saturated, the measurement is only a lower bound of the brightness. The prior determines the rest: the
+# samples differ there, and the standard deviation is large.
 #
 # A function of NumPy or a simulator goes through ``lavps.operators.from_numpy``, with the adjoint or the vector-Jacobian
 # product that torch cannot find by itself. A class with parameters of its own, one set per item of a batch, derives from

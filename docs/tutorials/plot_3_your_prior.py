@@ -3,7 +3,7 @@ Your own prior
 ==============
 
 To a sampler a *prior* is two things: a noise schedule and a denoiser :math:`D(x_t, t) \approx E[x_0 | x_t]`, the best guess
-of the clean image behind a noisy one. Whatever has both is a prior. This page writes one by hand for pictures of the night
+of the clean image behind a noisy one. Whatever has both is a prior. This page writes one by hand for images of the night
 sky, then trains a network for the same sky in a few seconds.
 """
 
@@ -33,11 +33,18 @@ class NightSky:
 
     def denoise(self, x_t, t):
         """E[x_0 | x_t], pixel by pixel. x_t is (B, C, H, W), t a time or one a row."""
-        alpha, sigma = (per_sample(c(t), x_t)[..., None] for c in (self.schedule.alpha, self.schedule.sigma))
+        alpha, sigma = (
+            per_sample(c(t), x_t)[..., None]
+            for c in (self.schedule.alpha, self.schedule.sigma)
+        )
         variance = alpha**2 * self.stds**2 + sigma**2
         away = x_t[..., None] - alpha * self.means
-        weight = (self.weights.log() - 0.5 * (away**2 / variance + variance.log())).softmax(-1)
-        return (weight * (self.means + alpha * self.stds**2 / variance * away)).sum(-1)
+        weight = (
+            self.weights.log() - 0.5 * (away**2 / variance + variance.log())
+        ).softmax(-1)
+        return (weight * (self.means + alpha * self.stds**2 / variance * away)).sum(
+            -1
+        )
 
 
 sky = NightSky()
@@ -58,7 +65,7 @@ posterior = sampler.sample(problem, num_samples=16)
 
 
 def show(panels):
-    """Grey pictures by their titles."""
+    """Grey images by their titles."""
     figure, axes = plt.subplots(1, len(panels), figsize=(2.2 * len(panels), 2.5))
     for ax, (title, image) in zip(axes, panels.items(), strict=True):
         ax.imshow(image.squeeze(), vmin=-1, vmax=1, cmap="gray")
@@ -73,17 +80,17 @@ show(
         "measured": problem.y,
         "one sample": posterior.samples[0, 0],
         "mean of 16": posterior.mean[0],
-        "spread (x2)": 2 * posterior.std[0] - 1,
+        "std (x2)": 2 * posterior.std[0] - 1,
     }
 )
 
 # %%
-# Most stars are where they were. Where they are faint or lie close together the samples disagree, and the spread says so.
+# Most stars are where they were. Where they are faint or lie close together the samples disagree, and the standard deviation is large.
 #
 # By a network
 # ------------
 # Usually there is no formula, but there are images. A network learns from noisy images and their times. It may predict the
-# clean image, the noise, or, as here, the velocity :math:`z - x_0` from one to the other; ``prediction`` says which. Little
+# clean image, the noise, or, as here, the velocity :math:`z - x_0` from one to the other; ``prediction`` states which. Little
 # noise then means little to correct, and a few seconds of training do.
 
 
@@ -92,8 +99,14 @@ class Net(nn.Module):
 
     def __init__(self, width=48):
         super().__init__()
-        hidden = [layer for _ in range(2) for layer in (nn.Conv2d(width, width, 1), nn.SiLU())]
-        self.layers = nn.Sequential(nn.Conv2d(3, width, 1), nn.SiLU(), *hidden, nn.Conv2d(width, 1, 1))
+        hidden = [
+            layer
+            for _ in range(2)
+            for layer in (nn.Conv2d(width, width, 1), nn.SiLU())
+        ]
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, width, 1), nn.SiLU(), *hidden, nn.Conv2d(width, 1, 1)
+        )
 
     def forward(self, x, t):
         """The time enters as two channels more."""
@@ -136,9 +149,13 @@ times = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)
 for name, prior in (("exact", sky), ("learned", learned)):
     errors = []
     for t in times:
-        noisy = (1 - t) * x + t * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        noisy = (1 - t) * x + t * torch.randn(
+            x.shape, generator=torch.Generator().manual_seed(1)
+        )
         with torch.no_grad():
-            errors.append(float((prior.denoise(noisy.float(), t) - x).square().mean().sqrt()))
+            errors.append(
+                float((prior.denoise(noisy.float(), t) - x).square().mean().sqrt())
+            )
     ax.plot(times, errors, "o-", label=name)
 ax.set(xlabel="time t (noise)", ylabel="error of the denoised guess")
 ax.legend()
@@ -146,7 +163,12 @@ figure.tight_layout()
 
 result = lavps.MGDM(learned, num_steps=100, guidance=guidance).sample(problem, 16)
 show(
-    {"truth": truth, "measured": problem.y, "one sample": result.samples[0, 0], "mean of 16": result.mean[0]}
+    {
+        "truth": truth,
+        "measured": problem.y,
+        "one sample": result.samples[0, 0],
+        "mean of 16": result.mean[0],
+    }
 )
 
 # %%

@@ -47,7 +47,9 @@ _, unseen = oracle_problem(prior, "inpainting", observations=4)
 
 conditioning = (Palette(),)
 channels = InferenceModel.in_channels(1, conditioning)
-network = MLPConfig(prior.shape, channels, out_channels=2, width=64, depth=2, second_time=True)
+network = MLPConfig(
+    prior.shape, channels, out_channels=2, width=64, depth=2, second_time=True
+)
 model = InferenceModel(build_seeded(network.to_dict(), seed=0), conditioning)
 safeguarded = lavps.MGDM(prior, guidance=Amortized(model, steps=0))
 source = ContextSource(safeguarded, FixedOperator(seen.operator), seen.noise)
@@ -71,7 +73,9 @@ ax.set(xlabel="time t", ylabel="objective at initialization")
 ax.set_yscale("symlog", linthresh=10)
 ax.legend(loc="lower right", fontsize=8)
 figure.tight_layout()
-print(f"the prediction has the lower objective in {after['acceptance']:.0%} of the contexts")
+print(
+    f"the prediction has the lower objective in {after['acceptance']:.0%} of the contexts"
+)
 
 # %%
 # Quality and cost
@@ -88,7 +92,11 @@ def report(name, sampler, problem, exact):
         warnings.simplefilter("always")
         posterior = sampler.sample(problem, num_samples=64)
     distance, trace = score(posterior.samples, problem, exact).sw2, posterior.trace
-    accepted = "" if trace.acceptance != trace.acceptance else f", accepted {trace.acceptance:.0%}"
+    accepted = (
+        ""
+        if trace.acceptance != trace.acceptance
+        else f", accepted {trace.acceptance:.0%}"
+    )
     print(
         f"{name:34} distance {distance:.3f}, {trace.forwards:3.0f} forwards, {trace.backwards:3.0f} backwards{accepted}"
     )
@@ -97,10 +105,22 @@ def report(name, sampler, problem, exact):
     return trace
 
 
-report("MGDM, 1 gradient step", lavps.MGDM(prior, guidance=Gradient(steps=1)), seen, exact)
-report("MGDM, 3 gradient steps", lavps.MGDM(prior, guidance=Gradient(steps=3)), seen, exact)
+report(
+    "MGDM, 1 gradient step",
+    lavps.MGDM(prior, guidance=Gradient(steps=1)),
+    seen,
+    exact,
+)
+report(
+    "MGDM, 3 gradient steps",
+    lavps.MGDM(prior, guidance=Gradient(steps=3)),
+    seen,
+    exact,
+)
 seen_trace = report("LAVPS, no gradient step", safeguarded, seen, exact)
-unchecked = lavps.MGDM(prior, guidance=Amortized(model, steps=0, safeguard_every=None))
+unchecked = lavps.MGDM(
+    prior, guidance=Amortized(model, steps=0, safeguard_every=None)
+)
 _ = report("LAVPS, the same, no safeguard", unchecked, seen, exact)
 
 # %%
@@ -110,14 +130,25 @@ _ = report("LAVPS, the same, no safeguard", unchecked, seen, exact)
 # only if its objective is not higher. If many predictions are rejected, the run issues a warning.
 
 exact = lavps.exact_posterior(prior, unseen)
-report("MGDM, 3 gradient steps", lavps.MGDM(prior, guidance=Gradient(steps=3)), unseen, exact)
+report(
+    "MGDM, 3 gradient steps",
+    lavps.MGDM(prior, guidance=Gradient(steps=3)),
+    unseen,
+    exact,
+)
 guided = lavps.MGDM(prior, guidance=Amortized(model, steps=3))
 unseen_trace = report("LAVPS, 3 gradient steps", guided, unseen, exact)
 
 figure, ax = plt.subplots(figsize=(5, 3.2))
 ax.plot(seen_trace.times, seen_trace.acceptance_by_step, label="training operator")
-ax.plot(unseen_trace.times, unseen_trace.acceptance_by_step, label="unseen operator")
-ax.set(xlabel="time t (the run goes from right to left)", ylabel="acceptance rate", ylim=(-0.3, 1.03))
+ax.plot(
+    unseen_trace.times, unseen_trace.acceptance_by_step, label="unseen operator"
+)
+ax.set(
+    xlabel="time t (the run goes from right to left)",
+    ylabel="acceptance rate",
+    ylim=(-0.3, 1.03),
+)
 ax.legend(loc="lower right", fontsize=8)
 figure.tight_layout()
 
@@ -138,17 +169,33 @@ near = DiagonalGaussian(bridge.mean + 0.1 * bridge.log_std.exp(), bridge.log_std
 
 def losses(q, seed):
     """Evaluate the objective at q for a thousand draws of the noise."""
-    noise = torch.randn(1000, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
-    candidate = DiagonalGaussian(q.mean.expand(1000, -1, -1, -1), q.log_std.expand(1000, -1, -1, -1))
+    noise = torch.randn(
+        1000, 1, 8, 8, generator=torch.Generator().manual_seed(seed)
+    )
+    candidate = DiagonalGaussian(
+        q.mean.expand(1000, -1, -1, -1), q.log_std.expand(1000, -1, -1, -1)
+    )
     with torch.no_grad():
         return Objective(prior, many, lambda index: noise).evaluate(candidate).loss
 
 
-same, other = losses(near, 0) - losses(bridge, 0), losses(near, 1) - losses(bridge, 0)
+same, other = (
+    losses(near, 0) - losses(bridge, 0),
+    losses(near, 1) - losses(bridge, 0),
+)
 figure, ax = plt.subplots(figsize=(5, 3.2))
-bins = torch.linspace(float(other.quantile(0.02)), float(other.quantile(0.98)), 60).tolist()
-ax.hist(other, bins, alpha=0.6, label=f"independent noise: standard deviation {other.std():.1f}")
-ax.hist(same, bins, alpha=0.6, label=f"same noise: standard deviation {same.std():.1f}")
+bins = torch.linspace(
+    float(other.quantile(0.02)), float(other.quantile(0.98)), 60
+).tolist()
+ax.hist(
+    other,
+    bins,
+    alpha=0.6,
+    label=f"independent noise: standard deviation {other.std():.1f}",
+)
+ax.hist(
+    same, bins, alpha=0.6, label=f"same noise: standard deviation {same.std():.1f}"
+)
 ax.set(xlabel="difference of the two objectives", yticks=[])
 ax.legend(fontsize=8)
 figure.tight_layout()

@@ -24,11 +24,19 @@ from lavps.guidance import Gradient
 
 place = torch.cartesian_prod(torch.arange(16.0), torch.arange(16.0))
 squared = torch.cdist(place, place).square().double()
-bowl = 0.7 * torch.exp(-((place - 7.5) / 5).square().sum(1) / 2).reshape(1, 16, 16) - 0.35
-covariances = torch.stack(
-    [0.06 * torch.exp(-squared / (2 * length**2)) + 0.0005 * torch.eye(256) for length in (1.5, 4.0)]
+bowl = (
+    0.7 * torch.exp(-((place - 7.5) / 5).square().sum(1) / 2).reshape(1, 16, 16)
+    - 0.35
 )
-prior = lavps.GaussianMixturePrior([0.5, 0.5], torch.stack([bowl, -bowl]), covariances, dtype=torch.float32)
+covariances = torch.stack(
+    [
+        0.06 * torch.exp(-squared / (2 * length**2)) + 0.0005 * torch.eye(256)
+        for length in (1.5, 4.0)
+    ]
+)
+prior = lavps.GaussianMixturePrior(
+    [0.5, 0.5], torch.stack([bowl, -bowl]), covariances, dtype=torch.float32
+)
 truth = prior.sample(1, seed=3)
 
 # %%
@@ -41,12 +49,18 @@ mask = torch.zeros(16, 16)
 mask[::3] = 1
 mask[6:10] = 1
 centres = torch.tensor([[0.0, 8.0], [12.0, 0.0], [12.0, 15.0]])
-size = torch.exp(-(place[None] - centres[:, None]).square().sum(-1) / 200).reshape(3, 16, 16)
+size = torch.exp(-(place[None] - centres[:, None]).square().sum(-1) / 200).reshape(
+    3, 16, 16
+)
 phase = 0.1 * (place[:, 0] - place[:, 1]).reshape(16, 16)
 coils = torch.polar(size, phase.expand(3, -1, -1).contiguous())
 scanner = lavps.operators.MRI(mask, coils)
-problem = lavps.InverseProblem.simulate(truth, scanner, lavps.GaussianNoise(0.05), seed=0)
-print(f"measured: {tuple(problem.y.shape)} of {problem.y.dtype}, {mask.mean():.0%} of the frequencies")
+problem = lavps.InverseProblem.simulate(
+    truth, scanner, lavps.GaussianNoise(0.05), seed=0
+)
+print(
+    f"measured: {tuple(problem.y.shape)} of {problem.y.dtype}, {mask.mean():.0%} of the frequencies"
+)
 print(lavps.operators.check(scanner, (1, 16, 16)))
 
 # %%
@@ -60,12 +74,12 @@ posterior = sampler.sample(problem, num_samples=64, seed=0)
 
 
 def show(panels):
-    """Grey pictures by their titles; a spread has its own scale."""
+    """Grey images by their titles; a standard deviation has its own scale."""
     figure, axes = plt.subplots(1, len(panels), figsize=(1.9 * len(panels), 2.3))
     for ax, (title, image) in zip(axes, panels.items(), strict=True):
         limits = (
             {"vmin": 0, "vmax": 0.15, "cmap": "magma"}
-            if "spread" in title
+            if "std" in title
             else {"vmin": -1, "vmax": 1, "cmap": "gray"}
         )
         ax.imshow(image.detach().squeeze(), **limits)
@@ -81,12 +95,14 @@ show(
         "a sample": posterior.samples[0, 0],
         "mean": posterior.mean[0],
         "exact mean": exact.mean,
-        "spread": posterior.std[0],
-        "exact spread": exact.std,
+        "std": posterior.std[0],
+        "exact std": exact.std,
     }
 )
 result = score(posterior.samples, problem, [exact])
-print(f"distance to the exact posterior {result.sw2:.3f}; spread over the exact one {result.std_ratio:.2f}")
+print(
+    f"distance to the exact posterior {result.sw2:.3f}; standard deviation over the exact one {result.std_ratio:.2f}"
+)
 
 # %%
 # With an operator of deepinv
@@ -101,7 +117,9 @@ else:
     from deepinv.physics import GaussianNoise, MultiCoilMRI
 
     # The noise of a complex number is half in its real and half in its imaginary part.
-    physics = MultiCoilMRI(mask, coils[None], (16, 16), noise_model=GaussianNoise(0.05 / 2**0.5))
+    physics = MultiCoilMRI(
+        mask, coils[None], (16, 16), noise_model=GaussianNoise(0.05 / 2**0.5)
+    )
     complex_truth = torch.cat([truth, torch.zeros_like(truth)], dim=1)
     ours = lavps.operators.MRI(mask, coils, complex_image=True)(complex_truth)
     theirs = physics.A(complex_truth)
@@ -111,13 +129,24 @@ else:
     complex_prior = lavps.GaussianMixturePrior(
         prior.weights,
         torch.cat([torch.stack([bowl, -bowl]), torch.zeros(2, 1, 16, 16)], dim=1),
-        torch.stack([torch.block_diag(c, 0.0005 * torch.eye(256).double()) for c in covariances]),
+        torch.stack(
+            [
+                torch.block_diag(c, 0.0005 * torch.eye(256).double())
+                for c in covariances
+            ]
+        ),
         dtype=torch.float32,
     )
     problem = lavps.InverseProblem(physics(complex_truth), physics)
     sampler = lavps.MGDM(complex_prior, num_steps=100, guidance=Gradient(steps=3))
     posterior = sampler.sample(problem, num_samples=16)
-    show({"truth": truth, "their adjoint": physics.A_adjoint(problem.y)[:, 0], "mean": posterior.mean[0, 0]})
+    show(
+        {
+            "truth": truth,
+            "their adjoint": physics.A_adjoint(problem.y)[:, 0],
+            "mean": posterior.mean[0, 0],
+        }
+    )
 
 # %%
 # For complex images, use ``MRI(..., complex_image=True)`` and a prior over two channels. A prior trained on magnitudes from

@@ -7,7 +7,7 @@ from lavps.evaluation import ImageBatch
 
 
 def edge_error(a: ImageBatch, b: ImageBatch) -> Tensor:
-    """Root mean square difference of the images' gradients in grey levels, (B,); 0 for equal images."""
+    """Root mean square difference of image gradients in grey levels, shape (B,)."""
     a.check_alike(b)
     difference = a.pixels.double() - b.pixels.double()
     edges = [difference.diff(dim=axis).flatten(1) for axis in (2, 3)]

@@ -11,14 +11,17 @@ class NightSky:
     """Pixels are a mixture of two Gaussians, so the denoiser is a formula."""
 
     schedule = Flow()
-    weights, means, stds = torch.tensor([[0.95, 0.05], [-0.95, 0.3], [0.02, 0.35]], dtype=torch.float64)
+    numbers = ((0.95, 0.05), (-0.95, 0.3), (0.02, 0.35))
+    weights, means, stds = torch.tensor(numbers, dtype=torch.float64)
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """E[x_0 | x_t] of images (B, C, *spatial) at times () or (B,), in the precision of the images."""
+        """Return E[x_0 | x_t] for images (B, C, *spatial) at times () or (B,)."""
         x = x_t.double()[..., None]
-        alpha, sigma = (per_sample(c(t), x) for c in (self.schedule.alpha, self.schedule.sigma))
-        weights, means, stds = (part.to(x) for part in (self.weights, self.means, self.stds))
+        alpha = per_sample(self.schedule.alpha(t), x)
+        sigma = per_sample(self.schedule.sigma(t), x)
+        weights, means, stds = self.weights.to(x), self.means.to(x), self.stds.to(x)
         variance = alpha**2 * stds**2 + sigma**2
         away = x - alpha * means
-        responsibility = (weights.log() - 0.5 * (away**2 / variance + variance.log())).softmax(-1)
-        return (responsibility * (means + alpha * stds**2 / variance * away)).sum(-1).to(x_t.dtype)
+        log_densities = weights.log() - 0.5 * (away**2 / variance + variance.log())
+        estimates = means + alpha * stds**2 / variance * away
+        return (log_densities.softmax(-1) * estimates).sum(-1).to(x_t.dtype)

@@ -1,4 +1,4 @@
-"""A sampler of your own: DDIM whose guess is pulled towards the measurement; no gradient of the denoiser."""
+"""A sampler of your own: DDIM with an estimate moved towards the measurement."""
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -13,7 +13,7 @@ from lavps.transitions import ddim_step, per_sample
 
 @dataclass(frozen=True)
 class PulledDDIM(Sampler):
-    """x_0 <- D(x_t, t) + pull / (curvature + 1 / v), v = (sigma_t / alpha_t)^2 the doubt about the guess."""
+    """x_0 <- D(x_t, t) + score / (curvature + 1 / v), v = (sigma_t / alpha_t)^2."""
 
     prior: Prior
     _: KW_ONLY
@@ -25,7 +25,7 @@ class PulledDDIM(Sampler):
         return self.num_steps
 
     def steps(self, run: Run) -> Iterator[Progress]:
-        """The whole algorithm; noise comes by address, from (row, what for, step)."""
+        """The whole algorithm; noise is a function of (row, purpose, step)."""
         grid, schedule, x, problem = (
             time_grid(self.num_steps),
             run.prior.schedule,
@@ -34,8 +34,9 @@ class PulledDDIM(Sampler):
         )
         for k in range(self.num_steps, 0, -1):
             x_0 = run.prior.denoise(x, grid[k])
-            precision = (schedule.alpha(grid[k]) / schedule.sigma(grid[k])).square().to(x_0)
-            x_0 = x_0 + problem.likelihood_score(x_0) / per_sample(problem.curvature(x_0) + precision, x_0)
+            ratio = schedule.alpha(grid[k]) / schedule.sigma(grid[k])
+            precision = problem.curvature(x_0) + ratio.square().to(x_0)
+            x_0 = x_0 + problem.likelihood_score(x_0) / per_sample(precision, x_0)
             if k > 1:
                 kernel = ddim_step(schedule, x_0, x, grid[k - 1], grid[k], eta=1.0)
                 x = kernel.sample(run.normal(Purpose.DDIM, k))

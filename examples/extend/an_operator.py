@@ -1,4 +1,4 @@
-"""An operator of your own: a lens that is darker towards the corners, more or less so for every item."""
+"""An operator of your own: a lens that is darker towards the corners."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,16 @@ from lavps.operators import Operator
 
 @dataclass(frozen=True, eq=False)
 class Vignette(Operator):
-    """y = (1 - strength r^2) x with r the distance to the middle; strength (B,), one an item, or (1,)."""
+    """y = (1 - strength r^2) x, r the distance to the middle; strength (B,)."""
 
     strength: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What the lens lets through. All else (adjoint, pseudo-inverse, norm) follows from this."""
+        """Measure; adjoint, pseudo-inverse and norm follow from this."""
         self._require_rows(x)
-        rows, columns = (torch.linspace(-1, 1, n, dtype=x.dtype, device=x.device) for n in x.shape[-2:])
+        height, width = x.shape[-2:]
+        rows = torch.linspace(-1, 1, height, dtype=x.dtype, device=x.device)
+        columns = torch.linspace(-1, 1, width, dtype=x.dtype, device=x.device)
         squared = (rows[:, None].square() + columns.square()) / 2
         return (1 - self.strength.to(x).reshape(-1, 1, 1, 1) * squared) * x
 
@@ -28,7 +30,9 @@ class Vignette(Operator):
 
     def select(self, rows: Tensor) -> Operator:
         """The lenses of these rows."""
-        return self if self.batch == 1 else Vignette(self.strength[rows.to(self.strength.device)])
+        if self.batch == 1:
+            return self
+        return Vignette(self.strength[rows.to(self.strength.device)])
 
     @property
     def batch(self) -> int:

@@ -142,3 +142,35 @@ def test_a_measured_identity_pulls_towards_the_measurement() -> None:
     x_0 = torch.zeros(1, 1, 4, 4)
     moved = data_step(measured, x_0, Isotropic(variance=1.0), torch.tensor(torch.inf))
     assert moved.mean().item() == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        *[(name, noise) for name in ("identity", "pool", "blur") for noise in (0.01, 0.1)],
+        ("half of the pixels", 0.1),
+        ("a hole", 0.1),
+    ],
+)
+def test_thirty_steps_solve_it_for_a_large_image(name: str, noise: float) -> None:
+    side, random = 96, torch.Generator().manual_seed(2)
+    hole = torch.ones(1, side, side, dtype=torch.bool)
+    hole[:, 30:60, 30:60] = False
+    operator = {
+        "identity": Identity(),
+        "pool": AveragePool(4),
+        "half of the pixels": Mask(torch.rand(1, side, side, generator=random) < 0.5),
+        "a hole": Mask(hole),
+        "blur": OPERATORS["blur"],
+    }[name]
+    spectrum, level = Stationary(), torch.tensor(3.0, dtype=torch.float64)
+    white = torch.randn(1, 3, side, side, generator=random)
+    x = spectrum.product(torch.tensor(torch.inf), white, 0.5)(white)
+    measured = lavps.InverseProblem.simulate(x, operator, noise)
+    x_0 = 0.9 * x
+    found = data_step(measured, x_0, spectrum, level)
+    exact = data_step(
+        measured.to(torch.float64), x_0.double(), spectrum, level, solver_steps=1500, tolerance=1e-9
+    )
+    error = (found - exact).square().mean().sqrt() / (exact - x_0).square().mean().sqrt()
+    assert error < 0.03

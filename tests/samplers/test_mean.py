@@ -17,6 +17,7 @@ from lavps.operators import AveragePool, HDRClip, Identity, Mask
 from lavps.operators.registry import family_from
 from lavps.restoration.presets import chosen, front_for
 from lavps.samplers import UNBOUND, PosteriorMean, Settings
+from support.problems import StationaryGaussian
 from support.restoring import picture, save, write_prior
 
 SIDE = 8
@@ -52,6 +53,16 @@ def test_denoising_is_exact_under_every_prior(noise: float) -> None:
         found.mean.reshape(5, -1), exact.reshape(5, -1).to(found.mean), atol=2e-4, rtol=0
     )
     assert found.trace.forwards == 1
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2])
+def test_denoising_is_one_evaluation_for_large_images_too(noise: float) -> None:
+    prior = StationaryGaussian(length=20.0)
+    x = prior.sample(1, 3, 96, 160).float()
+    problem = lavps.InverseProblem.simulate(x, Identity(), noise)
+    t = prior.schedule.time(torch.tensor(noise, dtype=torch.float64))
+    alone = prior.denoise(prior.schedule.alpha(t).float() * problem.y, t)
+    torch.testing.assert_close(PosteriorMean(prior).sample(problem).mean, alone, atol=0.02 * noise, rtol=0)
 
 
 @pytest.mark.parametrize(("operator", "noise"), [(AveragePool(2), 0.05), (BLUR, 0.05), (HALF, 0.02)])

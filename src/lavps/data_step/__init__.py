@@ -25,7 +25,7 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["LARGEST_LEVEL", "Covariance", "Isotropic", "Stationary", "data_step"]
+__all__ = ["LARGEST_LEVEL", "Covariance", "Isotropic", "Stationary", "data_step", "newton_step"]
 
 import math
 from abc import ABC, abstractmethod
@@ -42,6 +42,7 @@ from ..schedule import as_time
 from ..transitions import per_sample
 
 LARGEST_LEVEL = 80.0  # stands for the infinite noise level at t = 1 of some schedules
+_EVEN = 1.05  # mean square of A^T W A 1 over its squared mean, up to which A observes all pixels alike
 _CUTOFF = 0.6  # cycles per image below which the spectrum is flat
 
 # A grey and two colour axes, orthonormal.
@@ -61,6 +62,18 @@ class Covariance(ABC):
             like: Images (B, C, *spatial) that the product will be applied to.
             power: Power of C; 1/2 for its square root.
         """
+
+    def shifted(
+        self, noise_level: Tensor, like: Tensor, precision: Tensor
+    ) -> Callable[[Tensor], Tensor] | None:
+        """Return the product u -> (C^-1 + precision)^-1 u, which speeds up data steps; None if unknown.
+
+        Args:
+            noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
+            like: Images (B, C, *spatial).
+            precision: Precision that is added, shape (B,).
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -134,14 +147,22 @@ class Stationary(Covariance):
 
     def product(self, noise_level: Tensor, like: Tensor, power: float = 1.0) -> Callable[[Tensor], Tensor]:
         """Return the filter with a power of C's spectrum."""
+        return self._filter(1.0 / _squared(noise_level), like, power)
+
+    def shifted(self, noise_level: Tensor, like: Tensor, precision: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the filter whose precision is larger by a constant."""
+        return self._filter(1.0 / _squared(noise_level) + precision.detach().double().cpu(), like, 1.0)
+
+    def _filter(self, precision: Tensor, like: Tensor, power: float) -> Callable[[Tensor], Tensor]:
+        """Return the product with (S^-1 + precision)^-power."""
         size, dims = tuple(like.shape[2:]), tuple(range(2, like.ndim))
         spectrum = _frequencies(size) ** (-0.5 * self.exponent)
         half = spectrum[..., : size[-1] // 2 + 1]  # what the transform of a real image keeps
         share = torch.tensor([1.0 - 2.0 * self.chroma, self.chroma, self.chroma], dtype=torch.float64)
         axes = 3.0 * share if like.shape[1] == 3 else torch.ones(like.shape[1], dtype=torch.float64)
         prior = self.variance / spectrum.mean() * axes.reshape(-1, *[1] * len(dims)) * half
-        level = _squared(noise_level).reshape(-1, *[1] * (len(dims) + 1))
-        response = ((1.0 / prior + 1.0 / level) ** -power).to(like)
+        added = precision.reshape(-1, *[1] * (len(dims) + 1))
+        response = ((1.0 / prior + added) ** -power).to(like)
 
         def product(u: Tensor) -> Tensor:
             waves = torch.fft.rfftn(_to_axes(u), dim=dims) * response
@@ -180,7 +201,7 @@ def data_step(
     *,
     linearizations: int = 2,
     solver_steps: int = 30,
-    tolerance: float = 1e-5,
+    tolerance: float = 1e-6,
     image_noise: Tensor | None = None,
     measurement_noise: Tensor | None = None,
 ) -> Tensor:
@@ -199,25 +220,56 @@ def data_step(
         image_noise: Standard normal images that perturb x_0; None for the mode.
         measurement_noise: Standard normal noise of y's shape that perturbs y; None for the mode.
     """
-    product = covariance.product(noise_level, x_0)
     if image_noise is not None:
         x_0 = x_0 + covariance.product(noise_level, x_0, 0.5)(image_noise)
     x, q = x_0, torch.zeros_like(x_0)  # x = x_0 + C q
     for _ in range(1 if problem.is_linear_gaussian else linearizations):
         score = problem.likelihood_score(x, measurement_noise) - q
-        hessian = problem.gauss_newton_product(x)
-        step, move = weighted_conjugate_gradient(
-            lambda p, cp, hessian=hessian: p + hessian(cp),  # type: ignore[misc]
-            product,
-            score,
-            solver_steps,
-            tolerance,
-        )
+        step, move = newton_step(problem, x, score, covariance, noise_level, solver_steps, tolerance)
         if not problem.is_linear_gaussian:
             size = per_sample(_step_size(problem, x, q, step, move, x_0, measurement_noise), x_0)
             step, move = size * step, size * move
         x, q = x + move, q + step
     return x
+
+
+def newton_step(
+    problem: InverseProblem,
+    x: Tensor,
+    score: Tensor,
+    covariance: Covariance,
+    noise_level: Tensor,
+    solver_steps: int,
+    tolerance: float = 1e-6,
+) -> tuple[Tensor, Tensor]:
+    r"""Return q and C q with :math:`(1 + A^T W A\, C)\, q` = score, A linearized at x.
+
+    Conjugate gradients; if the covariance is able to, preconditioned by :math:`1 + s\, C`, where s is the
+    mean of :math:`h = A^T W A\, 1` over the pixels: large structures, in which C is largest, look constant to
+    A. Where the noise level is largest and h differs between pixels, s is 0: the values in a hole, of which
+    nothing is known yet, converge faster without it.
+
+    Args:
+        problem: Measurement y and operator A, B rows.
+        x: Images (B, C, *spatial).
+        score: Right-hand sides (B, C, *spatial).
+        covariance: Covariance C of x_0 given x_t.
+        noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
+        solver_steps: Maximum number of steps.
+        tolerance: Relative residual at which a row stops.
+    """
+    hessian = problem.gauss_newton_product(x)
+    response = hessian(torch.ones_like(x)).flatten(1)
+    mean = response.mean(1).clamp(min=0.0)
+    even = response.square().mean(1) < _EVEN * mean.square()
+    known = (as_time(noise_level) < LARGEST_LEVEL).to(mean.device)
+    shift = torch.where(even | known, mean, 0.0)
+    product = covariance.shifted(noise_level, x, shift)
+    if product is None:
+        product, shift = covariance.product(noise_level, x), torch.zeros_like(shift)
+    return weighted_conjugate_gradient(
+        lambda p, cp: p + hessian(cp), product, score, solver_steps, tolerance, per_sample(shift, x)
+    )
 
 
 def _step_size(

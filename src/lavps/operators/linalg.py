@@ -47,21 +47,26 @@ def weighted_conjugate_gradient(
     b: Tensor,
     iterations: int,
     tolerance: float,
+    shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Solve M x = b for an M that is symmetric in the inner product <a, C b>; return x and C x.
 
-    Each iteration takes one product with M and one with C.
+    Each iteration takes one product with M and one with C, or with G in its place. The preconditioner is
+    1 + s C, whose inverse is 1 - s G.
 
     Args:
         matvec: Function (x, C x) -> M x on (B, *shape).
-        weight: Product x -> C x, C symmetric and positive definite; None for the identity.
+        weight: Product x -> C x, C symmetric and positive definite; None for the identity. With a shift s,
+            the product with G = (C^-1 + s)^-1.
         b: Right-hand sides (B, *shape).
         iterations: Maximum number of products with M.
-        tolerance: Residual, relative to b in the norm of C, at which a row stops.
+        tolerance: Residual, relative to b in the norm of C, or of G, at which a row stops.
+        shift: Shift s of the preconditioner, shape (B, 1, ...), at which s C is close to M - 1; None for 0.
     """
     shape = (-1, *[1] * (b.ndim - 1))
-    x, r, p = torch.zeros_like(b), b, b
+    x, r = torch.zeros_like(b), b
     cr = r if weight is None else weight(r)
+    p = r if shift is None else r - shift * cr
     cx, cp = torch.zeros_like(b), cr
     rr = inner(r, cr)
     goal = (tolerance**2 * rr).clamp(min=torch.finfo(rr.dtype).tiny)
@@ -77,7 +82,7 @@ def weighted_conjugate_gradient(
         cr = r if weight is None else weight(r)
         rr_next = inner(r, cr)
         ratio = torch.where(active, rr_next / torch.where(active, rr, 1.0), 0.0).reshape(shape)
-        p = r + ratio * p
+        p = (r if shift is None else r - shift * cr) + ratio * p
         cx, cp = (x, p) if weight is None else (cx + step * cp, cr + ratio * cp)
         rr = torch.where(active, rr_next, 0.0 * rr)
     return x, cx

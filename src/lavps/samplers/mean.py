@@ -29,9 +29,9 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 from torch import Tensor
 
-from ..data_step import Covariance, Stationary, data_step
+from ..data_step import Covariance, Stationary, data_step, newton_step
 from ..operators import Identity
-from ..operators.linalg import inner, weighted_conjugate_gradient
+from ..operators.linalg import inner
 from ..priors import Prior
 from ..problem import InverseProblem
 from ..random import Purpose
@@ -41,7 +41,6 @@ from .base import Progress, Run, Sampler
 _FLAT = torch.tensor(float("inf"), dtype=torch.float64)  # noise level at which C is S
 _LEVELS = (1e-3, 80.0)
 _BISECTIONS = 40
-_TOLERANCE = 1e-5
 _HIGH = 0.35  # noise level above which x~ does not resemble a noisy image, unless it is the measurement
 
 
@@ -116,10 +115,7 @@ class PosteriorMean(Sampler):
 
     def _solution(self, problem: InverseProblem, x: Tensor, level: Tensor, score: Tensor) -> Tensor:
         """Return C q with (1 + A^T W A C) q = score."""
-        hessian, product = problem.gauss_newton_product(x), self.covariance.product(level, x)
-        return weighted_conjugate_gradient(
-            lambda p, cp: p + hessian(cp), product, score, self.solver_steps, _TOLERANCE
-        )[1]
+        return newton_step(problem, x, score, self.covariance, level, self.solver_steps)[1]
 
     def _level(self, problem: InverseProblem, wiener: Tensor, probe: Tensor) -> Tensor:
         """Return the noise level (B,) with tr C = tr Sigma, both estimated with a probe, by bisection."""

@@ -27,6 +27,7 @@ from lavps.apps.bulk.stores import Store
 from lavps.apps.bulk.worker import Batch, BatchRestorer, Finished, shape_of
 from lavps.cli import main
 from lavps.restoration import MeasurementSpec, RestorationConfig
+from lavps.restoration.manifest import Manifest
 from lavps.restoration.presets import BALANCED
 from support.bulk_files import broken_files, contents, fill
 from support.restoring import front_entry, picture, save, write_model, write_prior
@@ -46,8 +47,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bulk(models: Path, source: object, destination: object, *words: object) -> int:
     """Run the command without Ray; its exit code."""
     options = ["--prior", models / "prior", "--device", "cpu", "--workers", "0", *words]
-    if "--task" not in words and "--no-task" not in words:
-        options += ["--task", "denoise"]
+    if "--no-task" not in words:  # else a manifest has both
+        options += [] if "--task" in words else ["--task", "denoise"]
+        options += [] if "--noise" in words else ["--noise", 0.05]
     try:
         main(
             [
@@ -153,7 +155,7 @@ def test_killed_in_mid_run_it_goes_on_and_gives_the_same_bytes(models: Path, tmp
     words = ["--prior", tmp_path / "prior", "--batch", 4, "--format", "tar"]
     process = subprocess.Popen(
         [sys.executable, "-m", "lavps.cli", "restore-bulk", str(source), str(tmp_path / "out"), "--task",
-         "denoise", "--workers", "0", "--device", "cpu", *map(str, words)],
+         "denoise", "--noise", "0.05", "--workers", "0", "--device", "cpu", *map(str, words)],
         env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     end = time.monotonic() + 300
@@ -288,6 +290,25 @@ def test_a_batch_that_does_not_fit_is_halved(models: Path, tmp_path: Path) -> No
     )
     assert bulk(models, source, tmp_path / "out", "--task", f"{script}:small", "--batch", 6) == 0
     assert sorted(row["batch"] for row in table(tmp_path / "out")) == [1, 1, 2, 2, 2, 2]
+
+
+def test_without_a_noise_level_it_is_estimated_file_by_file_as_by_restore(
+    models: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number, std in enumerate((5, 20)):
+        noise = np.random.default_rng(number).normal(0, std, (48, 48, 3))
+        save(source / f"{number}.png", np.clip(128 + noise, 0, 255).astype(np.uint8))
+    words = ["--task", "denoise", "--prior", models / "prior", "--device", "cpu", "--evaluations", 8]
+    main(["restore-bulk", *map(str, (source, tmp_path / "bulk", "--workers", 0, "--batch", 2, *words))])
+    main(["restore", *map(str, (source, "--output", tmp_path / "one", *words))])
+    found = [Manifest.read(tmp_path / "one" / f"{number}.json").measurement["noise"] for number in (0, 1)]
+    assert found == pytest.approx([5 / 127.5, 20 / 127.5], rel=0.1)
+    assert [row["status"] for row in table(tmp_path / "bulk")] == ["ok", "ok"]
+    for name in ("0.png", "1.png"):
+        difference = levels(tmp_path / "bulk" / name) - levels(tmp_path / "one" / name)
+        assert np.abs(difference).max() <= 1
 
 
 def test_every_file_may_have_noise_of_its_own(models: Path, tmp_path: Path) -> None:
@@ -581,7 +602,7 @@ def test_the_key_knows_what_matters_and_nothing_else(models: Path) -> None:
     job = RestorationConfig(str(models / "prior"), measuring=MeasurementSpec("sr4", 0.05))
     base = Recipe.from_config(job).key("0" * 64)
     assert base == Recipe.from_config(
-        RestorationConfig(str(models / "prior"), measuring=MeasurementSpec("sr4"), tile_batch=3)
+        RestorationConfig(str(models / "prior"), measuring=MeasurementSpec("sr4", 0.05), tile_batch=3)
     ).key("0" * 64)
     others = [
         RestorationConfig(str(models / "prior"), measuring=MeasurementSpec("sr2", 0.05)),

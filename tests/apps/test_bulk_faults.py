@@ -29,6 +29,7 @@ def prior(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words_of(prior: Path, source: Path, out: Path, *words: object) -> list[str]:
     task = [] if "--task" in words else ["--task", "denoise"]
+    task += [] if "--noise" in words else ["--noise", "0.05"]
     options = ["--prior", prior, "--device", "cpu", "--workers", "0", *task, *words]
     return ["restore-bulk", str(source), str(out), *map(str, options)]
 

@@ -23,7 +23,17 @@ SLOWED, FEW = [front_entry(100)], [front_entry(5)]
 
 def start(folder: Path, output: str, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "lavps.cli", "restore-bulk", str(folder / "in"), str(folder / output)]
-    options = ["--prior", str(folder / "prior"), "--task", "denoise", "--device", "cpu", *words]
+    options = [
+        "--prior",
+        str(folder / "prior"),
+        "--task",
+        "denoise",
+        "--noise",
+        "0.05",
+        "--device",
+        "cpu",
+        *words,
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment.pop("RAY_ADDRESS", None)
     return subprocess.Popen(

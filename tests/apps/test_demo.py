@@ -60,7 +60,7 @@ def test_the_archive_holds_what_the_command_writes(demonstration: Demonstration,
     file = save(tmp_path / "photo.png", picture(4, 4))
     last = run(demonstration, file, Damage("small", 2, 0.05), quality="fast", seed=3)[-1]
     assert isinstance(last, Outcome)
-    spec = MeasurementSpec("sr2", 0.05, estimate_noise=True)
+    spec = MeasurementSpec("sr2", 0.05)
     job = RestorationConfig(demonstration.prior, None, spec, 2, 3, quality="fast")
     (tmp_path / "out").mkdir()
     FileRestorer(job).restore(file, tmp_path / "out")

@@ -33,7 +33,7 @@ def test_a_named_task_gives_operator_size_and_noise(
     assert measured.problem.image_shape == shape
     assert measured.problem.noise == lavps.GaussianNoise(0.02)
     assert measured.problem.y.shape == (1, 3, 5, 6)
-    assert MeasurementSpec(task).read(tmp_path / "a.png", COLOUR).measuring.noise == 0.05
+    assert MeasurementSpec(task, 0.02).resolved().noise == 0.02
     assert pickle.loads(pickle.dumps(measured.measuring)) == measured.measuring
 
 
@@ -62,22 +62,24 @@ def test_white_in_a_mask_is_known(tmp_path: Path) -> None:
     mask = np.zeros((6, 6), np.uint8)
     mask[:, :4] = 255
     file = save(tmp_path / "a.png", levels)
-    measured = MeasurementSpec(mask=save(tmp_path / "mask.png", mask)).read(file, COLOUR)
+    measured = MeasurementSpec(noise=0.05, mask=save(tmp_path / "mask.png", mask)).read(file, COLOUR)
     assert isinstance(measured.problem.operator, Mask)
     assert measured.problem.operator.mask[0].sum(0).tolist() == [6, 6, 6, 6, 0, 0]
     assert any("33.3% of the image is missing" in note for note in measured.notes)
     with pytest.raises(ValueError, match="6 x 6 pixels and the image 5 x 6: they must agree"):
-        MeasurementSpec(mask=tmp_path / "mask.png").read(save(tmp_path / "b.png", picture(5, 6)), COLOUR)
+        MeasurementSpec(noise=0.05, mask=tmp_path / "mask.png").read(
+            save(tmp_path / "b.png", picture(5, 6)), COLOUR
+        )
     black = save(tmp_path / "black.png", 0 * mask)
     with pytest.raises(ImageError, match="no white pixel, and white marks known pixels"):
-        MeasurementSpec(mask=black).check()
+        MeasurementSpec(noise=0.05, mask=black).check()
 
 
 def test_what_is_transparent_is_missing_and_comes_back_opaque(tmp_path: Path) -> None:
     levels = picture(6, 6, 4)
     levels[..., 3] = 200
     levels[2:4, 2:4, 3] = 0
-    measured = MeasurementSpec("inpaint").read(save(tmp_path / "a.png", levels), COLOUR)
+    measured = MeasurementSpec("inpaint", 0.05).read(save(tmp_path / "a.png", levels), COLOUR)
     known = measured.problem.operator.observed(measured.problem.y)
     assert known is not None
     assert float((1 - known).sum()) == 4
@@ -85,10 +87,10 @@ def test_what_is_transparent_is_missing_and_comes_back_opaque(tmp_path: Path) ->
     assert float(measured.like.alpha[0, 2, 2]) == 1.0
     assert float(measured.like.alpha[0, 0, 0]) == pytest.approx(200 / 255)
     with pytest.raises(ValueError, match="--mask FILE, white where the image is known"):
-        MeasurementSpec("inpaint").read(save(tmp_path / "b.png", picture(6, 6)), COLOUR)
+        MeasurementSpec("inpaint", 0.05).read(save(tmp_path / "b.png", picture(6, 6)), COLOUR)
     levels[..., 3] = 0
     with pytest.raises(ValueError, match="no pixel is known"):
-        MeasurementSpec("inpaint").read(save(tmp_path / "c.png", levels), COLOUR)
+        MeasurementSpec("inpaint", 0.05).read(save(tmp_path / "c.png", levels), COLOUR)
 
 
 @pytest.mark.parametrize("kind", ["png", "npy"])
@@ -100,13 +102,13 @@ def test_a_kernel_sums_to_one(tmp_path: Path, kind: str) -> None:
         np.save(file, levels.astype(np.float64))
     else:
         save(file, levels)
-    measured = MeasurementSpec(kernel=file).read(save(tmp_path / "a.png", picture(8, 9)), COLOUR)
+    measured = MeasurementSpec(noise=0.05, kernel=file).read(save(tmp_path / "a.png", picture(8, 9)), COLOUR)
     operator = measured.problem.operator
     assert isinstance(operator, Blur)
     torch.testing.assert_close(operator.kernel[1], torch.tensor([0.25, 0.5, 0.25]))
     np.save(tmp_path / "dark.npy", np.zeros((3, 3)))
     with pytest.raises(ImageError, match="bright where light falls"):
-        MeasurementSpec(kernel=tmp_path / "dark.npy").check()
+        MeasurementSpec(noise=0.05, kernel=tmp_path / "dark.npy").check()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_a_grey_file_under_a_colour_prior_is_counted_once(tmp_path: Path) -> Non
     x = x + torch.tensor([0.3, -0.3, 0.0]).reshape(3, 1, 1)
     assert measured.chi_square(x) == pytest.approx([1.0], rel=1e-4)
     with pytest.raises(ImageError, match="use a colour prior"):
-        MeasurementSpec("sr2").read(save(tmp_path / "b.png", picture(4, 4)), GREY)
+        MeasurementSpec("sr2", 0.05).read(save(tmp_path / "b.png", picture(4, 4)), GREY)
 
 
 def test_an_operator_that_makes_colours_grey_restores_colours(tmp_path: Path) -> None:
@@ -145,16 +147,16 @@ def test_an_operator_that_makes_colours_grey_restores_colours(tmp_path: Path) ->
         "def total(x):\n    return x.sum((2, 3))\n"
     )
     file = save(tmp_path / "a.png", picture(8, 8, 1))
-    measured = MeasurementSpec(f"{tmp_path / 'mine.py'}:luminance").read(file, COLOUR)
+    measured = MeasurementSpec(f"{tmp_path / 'mine.py'}:luminance", 0.05).read(file, COLOUR)
     assert measured.problem.y.shape == (1, 1, 8, 8)
     assert measured.problem.noise == lavps.GaussianNoise(0.05)
     assert measured.like.channels == 3
     # Numbers that are no picture: the images are of the prior's own shape.
     np.save(tmp_path / "sums.npy", np.array([100.0, -20.0, 3.0]))
-    sums = MeasurementSpec(f"{tmp_path / 'mine.py'}:total").read(tmp_path / "sums.npy", COLOUR)
+    sums = MeasurementSpec(f"{tmp_path / 'mine.py'}:total", 0.05).read(tmp_path / "sums.npy", COLOUR)
     assert (sums.problem.image_shape, sums.is_picture) == (COLOUR, False)
     with pytest.raises(ValueError, match="does not make measurements of shape"):
-        MeasurementSpec(f"{tmp_path / 'mine.py'}:total").read(file, COLOUR)
+        MeasurementSpec(f"{tmp_path / 'mine.py'}:total", 0.05).read(file, COLOUR)
 
 
 @pytest.mark.parametrize("task", ["sr4", "random-pixels", "phase-retrieval"])

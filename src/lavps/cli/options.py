@@ -67,7 +67,8 @@ class RestorationOptions:
     mask: File[Path | None] = None
     kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
     # Standard deviation of the noise, on the scale on which black is -1 and white is +1: 0.05 is 6.4 grey
-    # levels of 255. Masks accept 0. Default: the entry of a manifest of lavps degrade, else 0.05.
+    # levels of 255; 0 stands for rounding. Default: the entry of a manifest of lavps degrade, else an
+    # estimate from the file; not for jpeg, hdr, phase-retrieval and lossy files.
     noise: Std[float | None] = None
     # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
     keep_known: bool | None = None

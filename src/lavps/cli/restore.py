@@ -31,7 +31,7 @@ from ..restoration.manifest import Manifest
 from ..restoration.pacing import parse_duration
 from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
-from .options import File, N, PriorPath, RestorationOptions, Std
+from .options import File, N, PriorPath, RestorationOptions
 
 _DEFAULT_PRIOR = "photos64"  # of photographs of any content
 
@@ -55,10 +55,6 @@ class Restore(RestorationOptions):
     # Model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), name of a model of the
     # installed package lavps-zoo (faces64), or Hub id.
     prior: PriorPath[str] = _DEFAULT_PRIOR
-    # Standard deviation of the noise, on the scale on which black is -1 and white is +1: 0.05 is 6.4 grey
-    # levels of 255. Masks accept 0. Default: the entry of a manifest of lavps degrade, else an estimate from
-    # the file, which is printed and stored; not for jpeg, hdr, phase-retrieval and lossy files.
-    noise: Std[float | None] = None
     # Measured files, or folders of them.
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER ...")]
     # Time per file (5s, 500ms, 2min), instead of --quality; the best preset within it is chosen.
@@ -102,8 +98,7 @@ class Restore(RestorationOptions):
             )
         budget = None if self.budget is None else parse_duration(self.budget)
         job = super().job()
-        measuring = replace(job.measuring, estimate_noise=True)
-        return self._certified(replace(job, measuring=measuring, budget=budget, batch_size=self.batch))
+        return self._certified(replace(job, budget=budget, batch_size=self.batch))
 
     def _certified(self, job: RestorationConfig) -> RestorationConfig:
         """Return the configuration with the certificate; a single sample becomes its number of samples."""

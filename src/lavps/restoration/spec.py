@@ -15,7 +15,7 @@ colour prior, and its noise is counted once (:func:`~lavps.io.match_channels`).
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_NOISE", "ImageTooLarge", "MeasuredFile", "MeasurementSpec"]
+__all__ = ["ImageTooLarge", "MeasuredFile", "MeasurementSpec"]
 
 import hashlib
 import math
@@ -36,7 +36,6 @@ from ..operators.registry import family_from
 from ..problem import InverseProblem
 from .degraded import DegradedRecord, OperatorDraw, degraded_record, script_of
 
-DEFAULT_NOISE = 0.05
 _MASKS = ("inpaint", "centre-box", "random-rectangle", "random-pixels", "half-pixels")
 _NOT_IMAGES = ("phase-retrieval",)  # tasks whose measurements are numbers in any range
 
@@ -52,16 +51,15 @@ class MeasurementSpec:
     Args:
         task: Name, or file.py:attribute; default inpaint with a mask, deblur with a kernel, else the task in
             the manifest of ``lavps degrade`` beside a file.
-        noise: Standard deviation, 0 for none; default the manifest's, else 0.05 or an estimate.
+        noise: Standard deviation, 0 for none; default the manifest's, else an estimate from the file.
         mask: Image file, white where the measurement is known.
         kernel: Image file or array.
         drawn: Draw of the operator from a random family; default the manifest's.
         trust_manifest: Whether a Python file that only the manifest names is executed.
         keep_known: Whether known pixels of a mask are unchanged in every sample; default if the noise is 0.
-        estimate_noise: Whether a missing noise is estimated from the file, instead of the default 0.05.
 
     Example:
-        >>> MeasurementSpec("sr4").resolved().noise
+        >>> MeasurementSpec("sr4", noise=0.05).resolved().noise
         0.05
     """
 
@@ -72,7 +70,6 @@ class MeasurementSpec:
     drawn: OperatorDraw | None = None
     trust_manifest: bool = False
     keep_known: bool | None = None
-    estimate_noise: bool = False
 
     def __post_init__(self) -> None:
         for option, given, task in (("mask", self.mask, "inpaint"), ("kernel", self.kernel, "deblur")):
@@ -165,8 +162,7 @@ class MeasurementSpec:
                 f"give --operator {task}, or --trust-manifest"
             )
         drawn = self.drawn or (record.drawn if record and record.task == task else None)
-        known = record.noise if record else None if self.estimate_noise else DEFAULT_NOISE
-        noise = known if self.noise is None else self.noise
+        noise = record.noise if record and self.noise is None else self.noise
         return replace(self, task=task, noise=noise, drawn=drawn)
 
     def _problem(

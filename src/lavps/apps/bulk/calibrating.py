@@ -26,11 +26,11 @@ from ...operators.registry import family_from
 from ...problem import GaussianNoise, InverseProblem
 from ...restoration.config import RestorationConfig
 from ...restoration.pacing import PassTimes
-from ...restoration.spec import DEFAULT_NOISE
 from .costs import MachineProfile
 from .worker import shape_of
 
 _PATIENCE = 4.0  # seconds after which timing is not repeated
+_NOISE = 0.05  # of the simulated measurements, if none is given
 
 
 def _seconds(work: Callable[[], object], times: int = 5) -> float:
@@ -69,7 +69,7 @@ def _problem(job: RestorationConfig, shape: tuple[int, ...], batch: int) -> Inve
     task = "denoise" if spec.task in (None, "inpaint", "deblur") else str(spec.task)
     x = np.random.default_rng(0).uniform(-1, 1, (batch, *shape)).astype(np.float32)
     operator = family_from(task, shape).draw(list(range(batch)), shape)
-    return InverseProblem.simulate(torch.from_numpy(x), operator, GaussianNoise(spec.noise or DEFAULT_NOISE))
+    return InverseProblem.simulate(torch.from_numpy(x), operator, GaussianNoise(spec.noise or _NOISE))
 
 
 def _file_times(y: torch.Tensor, shape: tuple[int, ...]) -> MachineProfile:

@@ -66,13 +66,13 @@ class Damage:
             if self.mask is None or not self.mask.any():
                 raise ValueError("Paint over the missing parts first.")
             Image.fromarray(np.where(self.mask, 0, 255).astype(np.uint8)).save(folder / "mask.png")
-            return MeasurementSpec(mask=folder / "mask.png", noise=self.noise, estimate_noise=True)
+            return MeasurementSpec(mask=folder / "mask.png", noise=self.noise)
         if self.kind == "blur":
             np.save(folder / "kernel.npy", gaussian_kernel(self.amount).squeeze().numpy(), allow_pickle=False)
-            return MeasurementSpec(kernel=folder / "kernel.npy", noise=self.noise, estimate_noise=True)
+            return MeasurementSpec(kernel=folder / "kernel.npy", noise=self.noise)
         task = {"noise": "denoise", "small": f"sr{int(self.amount)}", "jpeg": "jpeg"}[self.kind]
         noise = _LITTLE if self.noise is None and self.kind == "jpeg" else self.noise
-        return MeasurementSpec(task, noise, estimate_noise=True)
+        return MeasurementSpec(task, noise)
 
     def operator(self) -> Operator:
         """Return the operator of the simulation; JPEG compression is left to the file."""

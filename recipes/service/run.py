@@ -36,9 +36,10 @@ from ..common.pages import read, versions_of, write_json, write_page
 from ..common.tiny import write_tiny_prior
 from .running import RunningService
 from .soak import Soak
+from .sockets import sockets
 
 SIZE = 8
-Part = Literal["load", "memory", "images", "soak"]
+Part = Literal["load", "memory", "images", "soak", "sockets"]
 MODES = {"in_process": "in one process", "ray": "on Ray Serve"}
 
 
@@ -161,6 +162,11 @@ def measure(config: Config, values: dict[str, Any]) -> None:
     mode = values.setdefault("ray" if config.ray else "in_process", {})
     values["versions"] = {"lavps": lavps.__version__, "torch": torch.__version__}
     for part in config.parts:
+        if part == "sockets":
+            with tempfile.TemporaryDirectory() as place:
+                values[part] = sockets(write_tiny_prior(Path(place) / "prior", SIZE), Path(place))
+            write_json(config.pages, "service", values)
+            continue
         disk = config.disk if part == "soak" else None
         with tempfile.TemporaryDirectory(dir=disk) as place, tempfile.TemporaryDirectory() as models:
             prior = write_tiny_prior(Path(models) / "prior", SIZE)
@@ -198,6 +204,10 @@ def main(config: Config) -> None:
 
     write_page(
         config.pages, "service", versions=versions_of(values), size=SIZE,
+        sockets=markdown_table(
+            ["command", "on loopback", "on other addresses"],
+            [[f"`{name}`", str(one["loopback"]), str(one["other"])] for name, one in values.get("sockets", {}).items()],
+        ),
         load=table(
             ["clients", "seconds", "load average", "restored", "429", "errors", "latency: median, 95 %, 99 %, s", "health check: median, maximum, s", "unhealthy"],
             "load",

@@ -34,6 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0]
-        slow = item.get_closest_marker("slow") or item.get_closest_marker("timing")
-        if not slow and (folder in CORE or item.path.parent == here):
+        long = any(item.get_closest_marker(name) for name in ("slow", "thorough", "timing"))
+        if not long and (folder in CORE or item.path.parent == here):
             item.add_marker(pytest.mark.core)

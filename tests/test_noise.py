@@ -244,6 +244,7 @@ CAMERA_SAMPLERS: dict[str, tuple[Callable[[lavps.Prior], Sampler], float, float]
 
 
 @pytest.mark.parametrize("name", CAMERA_SAMPLERS)
+@pytest.mark.thorough
 def test_samplers_find_the_posterior_of_photon_counts(name: str) -> None:
     make, mean_bound, std_bound = CAMERA_SAMPLERS[name]
     gain, std = 0.05, 0.1

@@ -236,6 +236,7 @@ class TestOperatorContract:
             operator.pseudo_inverse(operator(x))
 
     @named(LINEAR + NONLINEAR)
+    @pytest.mark.thorough
     def test_jacobian_products_agree_with_the_dense_jacobian(self, case: Case) -> None:
         operator, x, u = case.make(), images(case), images(case, 1)
         v = measurements(operator(x))
@@ -285,6 +286,7 @@ class TestOperatorContract:
         torch.testing.assert_close(dot(again, u), dot(w, gradient), rtol=1e-7, atol=1e-8)
 
     @named(LINEAR + NONLINEAR)
+    @pytest.mark.thorough
     def test_norm_is_the_largest_singular_value(self, case: Case) -> None:
         operator, x = case.make(), images(case)
         jacobians = [dense(row(operator, i), x[i : i + 1]) for i in range(ROWS)]

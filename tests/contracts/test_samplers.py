@@ -195,6 +195,7 @@ def test_samples_do_not_depend_on_chunks_or_on_their_number(name: str) -> None:
 
 
 @EVERY
+@pytest.mark.thorough
 def test_eight_threads_on_one_object_equal_the_serial_result(name: str) -> None:
     sampler = SAMPLERS[name](network_prior())
     problems = [pooling_problem(2, seed=n) for n in range(8)]
@@ -216,6 +217,7 @@ def live_bytes() -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "FewStep"])  # which has 4 steps
+@pytest.mark.thorough
 def test_memory_after_50_steps_equals_that_after_5(name: str) -> None:
     prior = network_prior()
     if name.startswith("TunedPIR"):

@@ -27,6 +27,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @given(st.floats(0.1, 3.0))
+@pytest.mark.thorough
 def test_sliced_wasserstein_of_a_shift_is_its_length_over_root_dimension(length: float) -> None:
     a, shift = normal(200, 25), torch.full((25,), length / 5, dtype=torch.float64)
     assert sliced_wasserstein(a, a + shift, 2000) == pytest.approx(length / 5, rel=0.1)

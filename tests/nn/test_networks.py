@@ -296,6 +296,7 @@ def test_bfloat16_agrees(config: HDiTConfig | UNetConfig) -> None:
 
 @pytest.mark.parametrize("config", SMALL, ids=NAMES)
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_a_compiled_network_is_the_same(config: HDiTConfig | UNetConfig, backend: str) -> None:
     network, x, t = awake(config), normal(2, 3, 40, 40), torch.tensor([0.2, 0.8])
     torch._dynamo.reset()

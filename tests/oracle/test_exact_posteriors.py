@@ -63,11 +63,13 @@ def test_mgdm_samples_the_posterior(task: str) -> None:
 
 
 @TASKS
+@pytest.mark.thorough
 def test_mmps_samples_the_posterior(task: str) -> None:
     assert judged(lavps.MMPS(PRIOR), task).sw2 <= {"sr4": 0.050, "inpainting": 0.036}[task]
 
 
 @LONG
+@pytest.mark.thorough
 def test_mgps_samples_the_posterior(task: str) -> None:
     assert judged(lavps.MGPS(PRIOR), task).sw2 <= {"sr4": 0.060, "inpainting": 0.040}[task]
 
@@ -92,11 +94,13 @@ def test_ddim_on_the_posteriors_own_denoiser_is_exact(task: str) -> None:
 
 
 @LONG
+@pytest.mark.thorough
 def test_the_whitened_gradient_beats_adam_at_equal_cost(task: str) -> None:
     assert judged(MGDM_W1, task).sw2 < judged(MGDM_1, task).sw2
 
 
 @LONG
+@pytest.mark.thorough
 def test_the_safeguard_makes_a_harmful_prediction_harmless(task: str) -> None:
     sampler = lavps.MGDM(PRIOR, guidance=Amortized(random_start, steps=3))
     assert judged(sampler, task).sw2 == pytest.approx(judged(MGDM_3, task).sw2, abs=0.01)
@@ -118,6 +122,7 @@ def test_a_solved_start_needs_no_gradient(task: str) -> None:
     [Linearized(), switch(Linearized(data_variance=0.01), Linearized(), at=0.5)],
     ids=["undamped", "damped early"],
 )
+@pytest.mark.thorough
 def test_linearized_guidance_needs_neither_gradients_nor_training(task: str, guidance: Guidance) -> None:
     sampler = lavps.MGDM(PRIOR, guidance=guidance)
     # At most 0.01 more than MGDM's with twenty gradient steps.
@@ -127,6 +132,7 @@ def test_linearized_guidance_needs_neither_gradients_nor_training(task: str, gui
 
 
 @LONG
+@pytest.mark.thorough
 def test_a_gaussian_posterior_is_met_in_mean_and_spread(task: str) -> None:
     mixture = oracle_mixture(components=1)
     prior = lavps.GaussianPrior(mixture.means.reshape(1, 8, 8), mixture.covariances[0])
@@ -138,6 +144,7 @@ def test_a_gaussian_posterior_is_met_in_mean_and_spread(task: str) -> None:
         assert result.std_ratio == pytest.approx(1, abs=0.12)
 
 
+@pytest.mark.thorough
 def test_rescheduling_leaves_the_posterior_where_it_is() -> None:
     problem, exact = setting("sr4", 4)
     for schedule in (lavps.Flow(), lavps.Cosine()):
@@ -213,6 +220,7 @@ def test_pigdm_comes_near_the_posterior(task: str) -> None:
 
 
 @TASKS
+@pytest.mark.thorough
 def test_ddnm_comes_near_the_posterior_and_varies_too_little(task: str) -> None:
     result = judged(lavps.DDNM(PRIOR), task)
     assert result.sw2 <= DDNM[task]
@@ -259,12 +267,14 @@ def misfits(name: str, num_steps: int, levels: tuple[float, ...]) -> list[float]
 
 
 @pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.thorough
 def test_the_misfit_is_that_of_the_noise_at_low_and_high_noise(name: str) -> None:
     assert all(0.75 <= misfit <= 1.3 for misfit in misfits(name, 8, (0.001, 0.05)))
 
 
 @pytest.mark.parametrize("evaluations", [4, 8])
 @pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.thorough
 def test_the_schedules_for_any_task_are_stable_with_another_prior(name: str, evaluations: int) -> None:
     prior = oracle_mixture(16)
     truth, operator = prior.sample(32, seed=3), named_family(name, SHAPE).draw(range(32), SHAPE)

@@ -11,6 +11,7 @@ from lavps.operators import HDRClip
 
 
 @pytest.mark.parametrize("task", ["sr4", pytest.param("inpainting", marks=pytest.mark.slow)])
+@pytest.mark.thorough
 def test_it_is_the_exact_posterior_on_a_linear_problem(task: str) -> None:
     prior = oracle_mixture(8, 4)
     problem = oracle_problem(prior, task, 1)[1]  # type: ignore[arg-type]
@@ -32,6 +33,7 @@ def test_it_finds_the_weights_of_far_modes() -> None:
     assert float(samples.abs().std()) == pytest.approx(0.1 / 2**0.5, rel=0.08)
 
 
+@pytest.mark.thorough
 def test_it_is_a_function_of_seed_and_item() -> None:
     prior = oracle_mixture(4, 2)
     problem = lavps.InverseProblem.simulate(prior.sample(2), HDRClip(2.0), lavps.GaussianNoise(0.05))

@@ -114,6 +114,7 @@ def ddnm(problem: lavps.InverseProblem, times: Tensor, std: float, eta: float) -
 
 @EACH
 @pytest.mark.parametrize("eta", [0.85, 0.3, 1.0])
+@pytest.mark.thorough
 def test_ddnm_is_the_papers_algorithm_without_the_decomposition(name: str, eta: float) -> None:
     sampler = lavps.DDNM(PRIOR, num_steps=K, eta=eta, solver_steps=64)
     expected = ddnm(measured(name), sampler.times(PRIOR.schedule), STD, eta)
@@ -121,6 +122,7 @@ def test_ddnm_is_the_papers_algorithm_without_the_decomposition(name: str, eta: 
 
 
 @EACH
+@pytest.mark.thorough
 def test_ddnm_without_noise_satisfies_the_measurement(name: str) -> None:
     problem = measured(name, std=1e-6)
     x = lavps.DDNM(PRIOR, num_steps=20, solver_steps=64).sample(problem, 3).samples.flatten(0, 1)

@@ -114,6 +114,7 @@ def test_streaming_gives_the_same_statistics_without_the_samples() -> None:
 
 @settings(max_examples=8)
 @given(st.floats(0.05, 0.95), st.integers(0, 5))
+@pytest.mark.thorough
 def test_running_quantiles_approach_the_true_ones(q: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     stream = torch.randn(800, 5, 4, generator=generator).exp()

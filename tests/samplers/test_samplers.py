@@ -43,6 +43,7 @@ def predicted(steps: int, safeguard_every: int | None = 1) -> Amortized:
         (switch(Linearized(0.01), Linearized(), at=0.5), {}, 99, 0),
     ],
 )
+@pytest.mark.thorough
 def test_mgdm_spends_what_the_paper_says(
     guidance: Guidance, options: dict[str, int], forwards: int, backwards: int
 ) -> None:
@@ -63,6 +64,7 @@ def test_mgdm_spends_what_the_paper_says(
         (switch(predicted(0), Linearized(), at=0.5), {}, 99 + 49, 0),  # decisions at k = 99, ..., 51
     ],
 )
+@pytest.mark.thorough
 def test_lavps_pays_for_no_evaluation_twice(
     guidance: Guidance, options: dict[str, int], forwards: int, backwards: int
 ) -> None:
@@ -238,6 +240,7 @@ HARD = {
     ],
     ids=["MGDM-Adam", "MGDM-whitened", "DPS"],
 )
+@pytest.mark.thorough
 def test_nonlinear_operators_and_counts_are_fitted(task: str, make) -> None:
     prior = smooth_prior()
     truth = prior.sample(3, seed=1).float().clamp(-1, 1)

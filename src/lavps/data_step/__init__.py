@@ -155,18 +155,19 @@ class Stationary(Covariance):
 
     def _filter(self, precision: Tensor, like: Tensor, power: float) -> Callable[[Tensor], Tensor]:
         """Return the product with (S^-1 + precision)^-power."""
-        size, dims = tuple(like.shape[2:]), tuple(range(2, like.ndim))
-        spectrum = _frequencies(size) ** (-0.5 * self.exponent)
-        half = spectrum[..., : size[-1] // 2 + 1]  # what the transform of a real image keeps
+        size, dims = tuple(like.shape[2:]), tuple(range(1, like.ndim - 1))
         share = torch.tensor([1.0 - 2.0 * self.chroma, self.chroma, self.chroma], dtype=torch.float64)
         axes = 3.0 * share if like.shape[1] == 3 else torch.ones(like.shape[1], dtype=torch.float64)
-        prior = self.variance / spectrum.mean() * axes.reshape(-1, *[1] * len(dims)) * half
-        added = precision.reshape(-1, *[1] * (len(dims) + 1))
-        response = ((1.0 / prior + added) ** -power).to(like)
+        scale, added = (values.to(like).reshape(-1, *[1] * len(dims)) for values in (axes, precision))
+        inverse = _inverse_spectrum(size, self.exponent).to(like) / self.variance
+        response = (inverse / scale + added.unsqueeze(1)) ** -power
 
         def product(u: Tensor) -> Tensor:
-            waves = torch.fft.rfftn(_to_axes(u), dim=dims) * response
-            return _to_axes(torch.fft.irfftn(waves, s=size, dim=dims), inverse=True)
+            filtered = [  # one axis after the other, which needs less memory
+                torch.fft.irfftn(torch.fft.rfftn(plane, dim=dims) * gain, s=size, dim=dims)
+                for plane, gain in zip(_to_axes(u).unbind(1), response.unbind(1), strict=True)
+            ]
+            return _to_axes(torch.stack(filtered, 1), inverse=True)
 
         return product
 
@@ -175,13 +176,20 @@ def _squared(noise_level: Tensor) -> Tensor:
     return as_time(noise_level).clamp(max=LARGEST_LEVEL).square()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
+def _inverse_spectrum(size: tuple[int, ...], exponent: float) -> Tensor:
+    """Return 1 / S for unit variance, on the frequencies that the transform of a real image keeps."""
+    mean = (_frequencies(size) ** (-0.5 * exponent)).mean()
+    return mean * _frequencies(size)[..., : size[-1] // 2 + 1] ** (0.5 * exponent)
+
+
 def _frequencies(size: tuple[int, ...]) -> Tensor:
     """Return 1 + k^2 / k_0^2 on the grid of the Fourier transform, k in cycles per image."""
     scale = math.prod(size) ** (1.0 / len(size))
-    axes = [torch.fft.fftfreq(n, dtype=torch.float64) * scale for n in size]
-    k = torch.stack(torch.meshgrid(*axes, indexing="ij")).square().sum(0).sqrt()
-    return 1.0 + (k / _CUTOFF).square()
+    found = torch.ones((), dtype=torch.float64)
+    for n in size:
+        found = found.unsqueeze(-1) + (torch.fft.fftfreq(n, dtype=torch.float64) * scale / _CUTOFF).square()
+    return found
 
 
 def _to_axes(x: Tensor, inverse: bool = False) -> Tensor:
@@ -223,13 +231,14 @@ def data_step(
     if image_noise is not None:
         x_0 = x_0 + covariance.product(noise_level, x_0, 0.5)(image_noise)
     x, q = x_0, torch.zeros_like(x_0)  # x = x_0 + C q
-    for _ in range(1 if problem.is_linear_gaussian else linearizations):
+    for _ in range(linearizations):
         score = problem.likelihood_score(x, measurement_noise) - q
-        step, move = newton_step(problem, x, score, covariance, noise_level, solver_steps, tolerance)
-        if not problem.is_linear_gaussian:
-            size = per_sample(_step_size(problem, x, q, step, move, x_0, measurement_noise), x_0)
-            step, move = size * step, size * move
-        x, q = x + move, q + step
+        move, residual = newton_step(problem, x, score, covariance, noise_level, solver_steps, tolerance)
+        if problem.is_linear_gaussian:
+            return x + move
+        step = score - residual - problem.gauss_newton_product(x)(move)
+        size = per_sample(_step_size(problem, x, q, step, move, x_0, measurement_noise), x_0)
+        x, q = x + size * move, q + size * step
     return x
 
 
@@ -242,7 +251,7 @@ def newton_step(
     solver_steps: int,
     tolerance: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return q and C q with :math:`(1 + A^T W A\, C)\, q` = score, A linearized at x.
+    r"""Return C q with :math:`(1 + A^T W A\, C)\, q` = score, A linearized at x, and the residual.
 
     Conjugate gradients; if the covariance is able to, preconditioned by :math:`1 + s\, C`, where s is the
     mean of :math:`h = A^T W A\, 1` over the pixels: large structures, in which C is largest, look constant to

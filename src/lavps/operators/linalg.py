@@ -49,7 +49,7 @@ def weighted_conjugate_gradient(
     tolerance: float,
     shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Solve M x = b for an M that is symmetric in the inner product <a, C b>; return x and C x.
+    """Solve M x = b for an M that is symmetric in the inner product <a, C b>; return C x and b - M x.
 
     Each iteration takes one product with M and one with C, or with G in its place. The preconditioner is
     1 + s C, whose inverse is 1 - s G.
@@ -64,11 +64,10 @@ def weighted_conjugate_gradient(
         shift: Shift s of the preconditioner, shape (B, 1, ...), at which s C is close to M - 1; None for 0.
     """
     shape = (-1, *[1] * (b.ndim - 1))
-    x, r = torch.zeros_like(b), b
+    r, cx = b, torch.zeros_like(b)
     cr = r if weight is None else weight(r)
-    p = r if shift is None else r - shift * cr
-    cx, cp = torch.zeros_like(b), cr
-    rr = inner(r, cr)
+    p = r if shift is None else torch.addcmul(r, shift, cr, value=-1.0)
+    cp, rr = cr, inner(r, cr)
     goal = (tolerance**2 * rr).clamp(min=torch.finfo(rr.dtype).tiny)
     for _ in range(iterations):
         active = rr > goal
@@ -78,14 +77,16 @@ def weighted_conjugate_gradient(
         curvature = inner(cp, mp)
         active = active & (curvature > 0)
         step = torch.where(active, rr / torch.where(active, curvature, 1.0), 0.0).reshape(shape)
-        x, r = x + step * p, r - step * mp
+        cx = torch.addcmul(cx, step, cp)
+        r = torch.addcmul(r, step, mp, value=-1.0)
+        del mp, cr
         cr = r if weight is None else weight(r)
         rr_next = inner(r, cr)
         ratio = torch.where(active, rr_next / torch.where(active, rr, 1.0), 0.0).reshape(shape)
-        p = (r if shift is None else r - shift * cr) + ratio * p
-        cx, cp = (x, p) if weight is None else (cx + step * cp, cr + ratio * cp)
+        p = torch.addcmul(r if shift is None else torch.addcmul(r, shift, cr, value=-1.0), ratio, p)
+        cp = p if weight is None else torch.addcmul(cr, ratio, cp)
         rr = torch.where(active, rr_next, 0.0 * rr)
-    return x, cx
+    return cx, r
 
 
 def rounding(dtype: torch.dtype) -> float:

@@ -220,7 +220,7 @@ class TunedPIR(Sampler):
         entries = problem.y[0].numel() / image[0].numel()
         noise = _ratio(entries * inner(image, image), inner(image, hessian(image)))
         scale = per_sample((noise / UNIT_NOISE).square(), x)
-        _, reduced = weighted_conjugate_gradient(
+        reduced, _ = weighted_conjugate_gradient(
             lambda p, cp: p + scale * hessian(cp),
             self.covariance.product(level, x),
             probe,

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,16 @@ def listening() -> set[tuple[str, int]]:
     return {(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN}
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether an address is reached from this machine alone; ::ffff:127.0.0.1 is 127.0.0.1."""
+    found = ipaddress.ip_address(address)
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+
+
 def counted(sockets: set[tuple[str, int]]) -> dict[str, int]:
     """Return the number of sockets on loopback and on other addresses."""
-    kinds = Counter(
-        "loopback" if ipaddress.ip_address(address).is_loopback else "other" for address, _ in sockets
-    )
-    return {kind: kinds[kind] for kind in ("loopback", "other")}
+    local = sum(is_loopback(address) for address, _ in sockets)
+    return {"loopback": local, "other": len(sockets) - local}
 
 
 @contextlib.contextmanager

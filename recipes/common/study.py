@@ -20,8 +20,8 @@ from lavps.evaluation import LPIPS
 from lavps.training.data import ImageData
 
 TASKS = ("sr4", "motion-blur", "centre-box")
-Scale = Literal["small", "natural", "paper"]
-PRIORS = {"small": "faces64", "natural": "natural64", "paper": "ffhq256"}
+Scale = Literal["small", "paper"]
+PRIORS = {"small": "faces64", "paper": "ffhq256"}
 PACKED = ("benchmark.json", "prices.json", "study.journal", "results.json", "validation", "test", "timing")
 
 
@@ -40,7 +40,7 @@ class Study:
     pages: Path = Path("benchmarks")
     """Folder of the pages."""
     scale: Scale = "small"
-    """small: 64 x 64 faces on a CPU; natural: natural images of that size; paper: FFHQ at 256 x 256 on a GPU."""
+    """small: 64 x 64 faces on a CPU; paper: FFHQ at 256 x 256 on a GPU."""
     prior_name: str | None = None
     """Name of the prior in the zoo; default that of the scale."""
     precision: Precision = "bf16"

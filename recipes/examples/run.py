@@ -1,11 +1,12 @@
-"""The example images of the README: synthetic faces, measured in three ways.
+"""The example images of the README: synthetic faces, measured in three ways, and a photograph with noise.
 
     python -m recipes.examples.run                          # a second
     python -m recipes.examples.run --restored restored      # after the README's commands: a figure of the results
 
 The faces are samples of a prior of synthetic faces, tiles of ``zoo/synthfaces64/samples.png``. Each is measured as by
 ``lavps degrade``, with noise 0.05, and written as an 8-bit PNG. Mask and kernel are read back from their files before they
-are used. ``truth/`` holds the images before the measurement.
+are used. ``truth/`` holds the images before the measurement. The photograph is Chelsea the cat by Stefan van der Walt (CC0), from
+scikit-image, at half its size, with noise 0.2; ``--photograph`` writes it again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lavps.operators.registry import named_family
 from lavps.pages.panels import comparison, picture_panel
 
 SIDE, NOISE = 64, 0.05
+GRAIN = 0.2
 TILES = {"small": (3, 3), "hole": (2, 7), "shaken": (6, 1)}  # row and column among the samples
 
 
@@ -38,6 +40,8 @@ class Config:
     """The sheet of samples."""
     output: Path = Path("examples")
     """Folder of the images."""
+    photograph: bool = False
+    """Whether to write the photograph, too."""
     restored: Path | None = None
     """Folder of the restored examples, for one figure of them."""
 
@@ -63,24 +67,43 @@ def operator_of(name: str, shape: torch.Size, folder: Path) -> Operator:
     return AveragePool(4)
 
 
+def row_of(name: str, restored: Path, folder: Path) -> Image.Image:
+    """The comparison of an example, with the truth at its right."""
+    truth = picture_panel(read_image(folder / "truth" / f"{name}.png").pixels, "truth", "not used")
+    pair = [Image.open(restored / f"{name}-comparison.png"), Image.open(io.BytesIO(comparison([truth])))]
+    row = Image.new("RGB", (sum(part.width for part in pair), max(part.height for part in pair)), "white")
+    row.paste(pair[0], (0, 0))
+    row.paste(pair[1], (pair[0].width, 0))
+    return row
+
+
 def sheet_of(restored: Path, folder: Path) -> None:
-    """The comparisons below each other, with the truth at their right."""
-    rows = []
-    for name in TILES:
-        truth = picture_panel(read_image(folder / "truth" / f"{name}.png").pixels, "truth", "not used")
-        pair = [Image.open(restored / f"{name}-comparison.png"), Image.open(io.BytesIO(comparison([truth])))]
-        row = Image.new("RGB", (sum(part.width for part in pair), max(part.height for part in pair)), "white")
-        row.paste(pair[0], (0, 0))
-        row.paste(pair[1], (pair[0].width, 0))
-        rows.append(row)
+    """The figure of the faces, one below the other, and that of the photograph."""
+    row_of("grainy", restored, folder).save(folder / "grainy-restored.png", optimize=True)
+    rows = [row_of(name, restored, folder) for name in TILES]
     sheet = Image.new("RGB", (rows[0].width, sum(row.height for row in rows)), "white")
     for number, row in enumerate(rows):
         sheet.paste(row, (0, number * row.height))
     sheet.save(folder / "restored.png", optimize=True)
 
 
+def photographed() -> Tensor:
+    """Return the photograph, (3, H, W)."""
+    from skimage import data
+
+    image = Image.fromarray(data.chelsea())
+    small = image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
+    levels = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
+    return levels.reshape(small.height, small.width, 3).permute(2, 0, 1) / 127.5 - 1
+
+
 def main(config: Config) -> None:
     """Write the images."""
+    if config.photograph:
+        x = photographed()
+        save(config.output / "truth" / "grainy.png", x)
+        problem = lavps.InverseProblem.simulate(x[None], lavps.operators.Identity(), GRAIN, seed=0)
+        save(config.output / "grainy.png", problem.y[0])
     if config.restored is not None:
         sheet_of(config.restored, config.output)
         return

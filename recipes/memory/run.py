@@ -108,7 +108,7 @@ def measured(build: Callable[[], nn.Module], shape: tuple[int, ...]) -> dict[str
 
 def networks(zoo: Path) -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]:
     """Return the networks of the table with the shape of their images."""
-    small = {name: read_config(zoo / name) for name in ("synthfaces64", "natural64")}
+    small = {name: read_config(zoo / name) for name in ("synthfaces64", "photos64")}
     found: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         f"{name}, {config.network['kind']}": (lambda c=config: build_network(c.network), config.image_shape)
         for name, config in small.items()

@@ -60,9 +60,9 @@ SYNTHETIC = {
     "weights": "bfloat16", "validate-every": 500, "checkpoint-every": 250, "preview-every": 1000,
 }  # fmt: skip
 PHOTOS = {
-    "size": 64, "crop": "random", "quarter-turns": "", "network": "recipes/zoo/unet.json", "times": "log-normal", "batch-size": 16,
-    "steps": 16_000, "learning-rate": 5e-4, "warmup-steps": 200, "cooldown-steps": 3200, "ema-decay": "0.998 0.9995",
-    "weights": "bfloat16", "validation-images": 128, "validate-every": 2000, "checkpoint-every": 200, "preview-every": 4000,
+    "size": 64, "crop": "random", "quarter-turns": "", "network": "unet-small", "times": "log-normal", "batch-size": 16,
+    "steps": 2400, "learning-rate": 4e-4, "warmup-steps": 100, "cooldown-steps": 1000, "ema-decay": "0.998 0.9995",
+    "weights": "bfloat16", "validation-images": 128, "validate-every": 2400, "checkpoint-every": 100, "preview-every": 2400,
 }  # fmt: skip
 FEW_STEP = {
     "evaluations": 4, "batch-size": 8, "steps": 460, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
@@ -164,19 +164,20 @@ SMALL = {
     ),
     "photos64": Model(
         "prior", "photos64", PHOTOS,
-        "A prior of patches of photographs, for tiled restoration of photographs of any size.",
+        "A prior of patches of photographs, for photographs of any size, in windows. Its training was initialized with `natural64`.",
+        "natural64",
     ),
     "natural64": Model(
         "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},
-        "An unconditional prior of natural images: samples have the texture and layout of photographs, not their objects. Its training was initialized with `faces64`.", "faces64",
+        "A prior of thumbnails, not shipped: the initialization of `photos64`. Its training was initialized with `faces64`.", "faces64",
     ),
 } | {
     f"{data}-{task}": warm_start(
-        data, task, INFERENCE | {"step-counts": "25 50 100"} | (SHORT if task in FAMILIES else SHORTER if data == "natural64" else {})
+        data, task, INFERENCE | {"step-counts": "25 50 100"} | (SHORT if task in FAMILIES else {})
     )
     for data, task in (
         ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"),
-        *[("faces64", family) for family in FAMILIES], ("natural64", "sr4"),
+        *[("faces64", family) for family in FAMILIES],
     )
 } | {
     f"faces64-{task}-window": warm_start("faces64", task, WINDOW) for task in ("sr4", "motion-blur", "centre-box")
@@ -314,7 +315,7 @@ def write_index(zoo: Path) -> Path:
     about = "Every card states the training of its model, its data, their licence, and the results measured with it."
     use = (
         "The folder is also a package without code: after `pip install ./zoo`, in the repository, every command and\n"
-        '`lavps.load_prior("faces64")` find the models by name, in any folder and without network. `LICENSE` has the terms:\n'
+        '`lavps.load_prior("photos64")` find the models by name, in any folder and without network. `LICENSE` has the terms:\n'
         "research use only."
     )
     (zoo / "README.md").write_text(

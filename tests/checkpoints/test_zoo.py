@@ -101,7 +101,7 @@ def test_the_zoo_fits_into_a_wheel_and_every_model_has_its_card() -> None:
     files = [file for file in ZOO.glob("*/*") if file.name in DATA]
     assert sum(len(zlib.compress(file.read_bytes(), 1)) for file in files) < 95_000_000  # a wheel is smaller
     models = {file.parent for file in files}
-    assert {"faces64", "natural64"} <= {folder.name for folder in models}
+    assert {"photos64", "synthfaces64"} <= {folder.name for folder in models}
     assert all((folder / "README.md").is_file() and (folder / "config.json").is_file() for folder in models)
     assert "research use only" in (ZOO / "LICENSE").read_text()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from lavps.cli import main
 from lavps.guidance import Amortized, Gradient, switch
@@ -194,6 +195,10 @@ def test_a_state_of_another_run_is_ignored(
     if change == "input":
         save(file, picture(8, 8, seed=1))
     if change == "damage":
+        with safe_open(state, framework="pt") as stored:
+            key = json.loads(stored.metadata()["run"])["key"]
+        windows = partial.PartialEvaluation(state.with_name(f"{state.name}.windows"), key, 0.0)
+        windows.save({"x": torch.zeros(1)}, torch.zeros(1), 1, 1)  # of a later step
         state.write_bytes(state.read_bytes()[:-10])
     capsys.readouterr()
     main([*words, *options(models, tmp_path / "out", *more)])

@@ -52,13 +52,18 @@ def check(folder: Path) -> None:
             assert (outputs / f"{name}-{end}.png").is_file()
         found = psnr(outputs / f"{name}-mean.png", ROOT / "examples" / "truth" / f"{name}.png")
         assert found > least, (name, found)
+    about = json.loads((outputs / "grainy.json").read_text())
+    assert about["measurement"]["noise"] == pytest.approx(0.2, rel=0.1)  # estimated
+    assert about["result"]["verdict"].startswith("explains the measurement")
+    found = psnr(outputs / "grainy.png", ROOT / "examples" / "truth" / "grainy.png")
+    assert found > 28.0, found
 
 
 def test_what_the_examples_are_is_restored(tmp_path: Path) -> None:
     for name in ("examples", "zoo"):
         (tmp_path / name).symlink_to(ROOT / name)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    assert len(RESTORED) == 3
+    assert len(RESTORED) == 4
     for command in RESTORED:
         run(command, tmp_path, os.environ | {"PATH": path})
     check(tmp_path)

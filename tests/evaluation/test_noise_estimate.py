@@ -37,7 +37,7 @@ def test_smooth_images_within_ten_per_cent(std: float, channels: int, offset: fl
 
 @pytest.mark.parametrize("file", TRUTH, ids=lambda file: file.name)
 def test_detailed_images(file: Path) -> None:
-    assert len(TRUTH) == 3
+    assert len(TRUTH) == 4
     image = read_image(file).pixels
     for seed in range(3):
         for std in (0.05, 0.1, 0.2):

@@ -56,7 +56,7 @@ def test_a_page_names_its_command_and_follows_the_style(page: Path) -> None:
     assert text.count("**NFE**") <= 1
 
 
-@pytest.mark.parametrize("study", ["baselines", "natural", "nonlinear", "out_of_distribution"])
+@pytest.mark.parametrize("study", ["baselines", "nonlinear", "out_of_distribution"])
 def test_a_linearized_step_is_no_pass_of_a_model(study: str) -> None:
     for record in json.loads((ROOT / "benchmarks" / f"{study}.json").read_text()):
         if "method" in record:

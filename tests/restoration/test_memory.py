@@ -30,7 +30,7 @@ from pathlib import Path
 from lavps.restoration import RestorationConfig, MeasurementSpec, FileRestorer
 
 prior, file, samples, megabytes = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-config = RestorationConfig(prior, None, MeasurementSpec("denoise"), 2, quality="fast")
+config = RestorationConfig(prior, None, MeasurementSpec("denoise", 0.05), 2, quality="fast")
 FileRestorer(config).restore(file)
 restorer = FileRestorer(replace(config, samples=samples))
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -84,7 +84,7 @@ def test_a_restoration_in_halves_is_that_restoration(tmp_path: Path, monkeypatch
     """A denoiser that takes two windows at most: what is restored equals a run that asked for two."""
     write_prior(tmp_path / "prior")
     files = [save(tmp_path / f"{name}.png", picture(12, 12)) for name in "ab"]
-    asked = MeasurementSpec("denoise")
+    asked = MeasurementSpec("denoise", 0.05)
     expected, _ = FileRestorer(
         RestorationConfig(str(tmp_path / "prior"), None, asked, 4, batch_size=1, tile_batch=2)
     ).restore(files[0])

@@ -113,7 +113,7 @@ def write_latent(path: Path) -> None:
 
 # By the names of published files, which the README loads.
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "zoo/faces64": write_prior,
+    "zoo/photos64": write_prior,
     "google/ddpm-celebahq-256": write_diffusers,
     "CompVis/ldm-celebahq-256": write_latent,
     "256x256_diffusion_uncond.pt": write_adm,

@@ -192,8 +192,11 @@ class FileRestorer:
         """Return the forecast of what is left of an interrupted run, or of the whole run."""
         if stored is None:
             return whole
-        done = 0 if (state := stored.load()) is None else state.evaluations * whole.windows
-        return whole.continued(done) if (done := done + stored.partial.windows) else whole
+        state = stored.load()
+        if state is None and stored.file.exists():  # damaged, or of another run, and so are its windows
+            return whole
+        done = stored.partial.windows + (0 if state is None else state.evaluations * whole.windows)
+        return whole.continued(done) if done else whole
 
     def _forecast(
         self, file: Path, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]

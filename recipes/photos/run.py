@@ -1,0 +1,289 @@
+"""Photographs of any size with a prior of patches: denoising in one evaluation, and five tasks beside classical methods.
+
+    python -m recipes.photos.run --data DATA --lpips FILE
+
+DATA holds ``photos-test.tar``, the validation images of BSDS500, of which 68 are CBSD68. The classical methods need scikit-image.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+import tyro
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+from tqdm import tqdm
+
+import lavps
+from lavps.benchmark.report import markdown_table
+from lavps.evaluation import LPIPS, psnr
+from lavps.io import read_image
+from lavps.operators import Identity, Mask, Operator
+from lavps.operators.registry import family_from
+from lavps.pages.panels import Panel, comparison, picture_panel
+from lavps.tiling import TiledPrior
+from lavps.tiling.windows import starts_along
+
+from ..common.pages import read, write_json, write_page
+
+# CBSD68 in alphabetical order: the images up to this one, without one of them.
+LAST, LEFT_OUT = "351093", "156065"
+# Published averages on CBSD68: Dabov et al. 2007, Zhang et al. 2017, Zhang et al. 2022.
+PUBLISHED = {"CBM3D": (33.52, 30.71, 27.38), "DnCNN": (33.90, 31.24, 27.95), "DRUNet": (34.30, 31.69, 28.51)}
+LEVELS = (15, 25, 50)
+# Title and noise of each task.
+TASKS = {
+    "denoise": ("denoising", 0.2),
+    "motion-blur": ("motion blur", 0.05),
+    "sr2": ("super-resolution x2", 0.02),
+    "scratches": ("scratches and text", 0.0),
+    "jpeg10": ("JPEG, quality 10", 0.02),
+}
+MEAN, SAMPLES = OURS = "one evaluation", "samples"
+WINDOW = 64
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the study."""
+
+    data: Path = Path("data")
+    """Folder of the tar."""
+    lpips: Path | None = None
+    """File of the LPIPS weights; default: LAVPS_LPIPS."""
+    prior: Path = Path("zoo/photos64")
+    """Prior of patches."""
+    pages: Path = Path("benchmarks")
+    """Folder of the page and its numbers."""
+    denoised: int = 68
+    """Number of photographs that are denoised in one evaluation."""
+    count: int = 12
+    """Number of crops that are restored in one evaluation."""
+    sampled: int = 1
+    """Number of them that are also restored by samples."""
+    side: int = 192
+    """Height and width of the crops."""
+    evaluations: int = 25
+    """Denoiser evaluations per sample."""
+    samples: int = 4
+    """Samples per crop."""
+    page_only: bool = False
+    """Whether to write the page from the stored numbers, without sampling."""
+
+    @cached_property
+    def photographs(self) -> dict[str, Tensor]:
+        """The photographs (3, H, W) by name, in alphabetical order."""
+        with tarfile.open(self.data / "photos-test.tar") as tar:
+            files = {Path(member.name).stem.removeprefix("bsds_"): member for member in tar.getmembers()}
+            return {name: read_image(tar.extractfile(files[name]).read()).pixels for name in sorted(files)}  # type: ignore[union-attr]
+
+    @cached_property
+    def tiled(self) -> TiledPrior:
+        """The prior, for images of any size."""
+        return TiledPrior(lavps.load_prior(self.prior), WINDOW)
+
+    def crop(self, item: int) -> Tensor:
+        """Return the centre of a photograph; items are spread over all of them."""
+        x = [*self.photographs.values()][item * len(self.photographs) // self.count]
+        top, left = ((length - self.side) // 2 for length in x.shape[1:])
+        return x[:, top : top + self.side, left : left + self.side]
+
+
+def scratches(side: int) -> Mask:
+    """Return a mask in which curves and two lines of text are missing."""
+    kept = Image.new("L", (side, side), 255)
+    draw, numbers = ImageDraw.Draw(kept), random.Random(0)
+    for _ in range(8):
+        x, y, angle = numbers.uniform(0, side), numbers.uniform(0, side), numbers.uniform(0, 2 * math.pi)
+        points = [(x, y)]
+        for _ in range(side // 8):
+            angle += numbers.gauss(0, 0.15)
+            x, y = x + 6 * math.cos(angle), y + 6 * math.sin(angle)
+            points.append((x, y))
+        draw.line(points, fill=0, width=2)
+    font = ImageFont.load_default(side // 11)
+    draw.text((side * 0.08, side * 0.3), "photographs of", fill=0, font=font)
+    draw.text((side * 0.4, side * 0.6), "any size", fill=0, font=font)
+    pixels = torch.frombuffer(bytearray(kept.tobytes()), dtype=torch.uint8)
+    return Mask(pixels.reshape(1, side, side) > 127)
+
+
+def operator_of(task: str, side: int) -> Operator:
+    """Return the operator of a task for crops of this size."""
+    shape = (3, side, side)
+    return scratches(side) if task == "scratches" else family_from(task, shape).draw([0], shape)
+
+
+def seams(x: Tensor) -> float:
+    """Return the mean difference of neighbours across the borders of windows, relative to that elsewhere."""
+    across, elsewhere = [], []
+    for axis in (-2, -1):
+        starts = starts_along(x.shape[axis], WINDOW, WINDOW // 2, 0.0)
+        borders = {place - 1 for start in starts for place in (start, start + WINDOW)}
+        steps = x.diff(dim=axis).abs().transpose(axis, -1)
+        at = torch.tensor([place in borders for place in range(steps.shape[-1])])
+        across.append(steps[..., at].flatten())
+        elsewhere.append(steps[..., ~at].flatten())
+    return float(torch.cat(across).mean() / torch.cat(elsewhere).mean())
+
+
+def denoised(config: Config, name: str, level: int) -> float:
+    """Return the PSNR of one denoiser evaluation, on an image that was not clipped after noise was added."""
+    x = config.photographs[name][None]
+    problem = lavps.InverseProblem.simulate(x, Identity(), 2 * level / 255, seed=level)
+    return round(float(psnr(lavps.PosteriorMean(config.tiled).sample(problem).mean.clamp(-1, 1), x)), 3)
+
+
+def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dict[str, Any]]:
+    """Yield the scores of every method on a crop; draw the figure of the task for the first crop."""
+    from .classical import results
+
+    truth = config.crop(item)[None]
+    operator, noise = operator_of(task, config.side), TASKS[task][1]
+    problem = lavps.InverseProblem.simulate(truth, operator, noise, seed=item)
+
+    def restore(evaluations: int, samples: int) -> lavps.Posterior:
+        return lavps.restore(problem.y, operator, config.tiled, noise, samples, evaluations=evaluations)
+
+    found = [(name, setting, x, x) for name, setting, x in results(problem, task)]
+    mean = restore(1, 1).mean[0].clamp(-1, 1)
+    found.append((MEAN, "", mean, mean))
+    if item < config.sampled:
+        posterior = restore(config.evaluations, config.samples)
+        assert posterior.samples is not None
+        found.append((SAMPLES, "", posterior.mean[0].clamp(-1, 1), posterior.samples[0, 0].clamp(-1, 1)))
+    rows = []
+    for method, setting, mean, drawn in found:
+        scores = {"psnr": float(psnr(mean[None], truth)), "lpips": float(lpips(drawn[None], truth))}
+        scores = {name: round(score, 4) for name, score in scores.items()}
+        ratio = round(seams(drawn) / seams(truth[0]), 3)
+        rows.append(
+            {"task": task, "item": item, "method": method, "setting": setting, **scores, "seams": ratio}
+        )
+        yield rows[-1]
+    if item == 0:
+        classical = [row for row in range(len(rows)) if rows[row]["method"] not in OURS]
+        best = max(classical, key=lambda row: rows[row]["psnr"])
+        shown = [
+            (found[best][2], rows[best]["method"]),
+            (found[-1][3], "sample"),
+            (found[-1][2], f"mean of {config.samples} samples"),
+        ]
+        panels = [picture_panel(x, name, f"{float(psnr(x[None], truth)):.1f} dB") for x, name in shown]
+        folder = config.pages / "photos"
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures = comparison([measured_panel(problem), *panels, picture_panel(truth[0], "truth")])
+        (folder / f"{task}.png").write_bytes(pictures)
+
+
+def measured_panel(problem: lavps.InverseProblem) -> Panel:
+    """Return the picture of a measurement."""
+    observed = problem.operator.observed(problem.y)
+    return picture_panel(
+        problem.y[0].clamp(-1, 1), "measurement", observed=None if observed is None else observed[0]
+    )
+
+
+def denoising_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the mean PSNR beside published ones."""
+    ours = [fmean(row["psnr"] for row in rows if row["level"] == level) for level in LEVELS]
+    lines = [("one denoiser evaluation", ours), *PUBLISHED.items()]
+    head = ["method", *(f"σ = {level}" for level in LEVELS)]
+    return markdown_table(head, [[name, *(f"{value:.2f}" for value in values)] for name, values in lines])
+
+
+def average(rows: Sequence[dict[str, Any]], score: str) -> dict[tuple[str, str], float]:
+    """Return the mean score by method and setting."""
+    keys = dict.fromkeys((row["method"], row["setting"]) for row in rows)
+    return {key: fmean(row[score] for row in rows if (row["method"], row["setting"]) == key) for key in keys}
+
+
+def mean_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return one line per task: one evaluation, and the best classical method."""
+    lines = []
+    for task, (title, noise) in TASKS.items():
+        quality = average([row for row in rows if row["task"] == task], "psnr")
+        ours = quality[MEAN, ""]
+        best = max((key for key in quality if key[0] not in OURS), key=quality.__getitem__)
+        classical = f"{quality[best]:.2f} ({best[0]})"
+        lines.append([f"{title}, noise {noise:g}", f"{ours:.2f}", classical, f"{ours - quality[best]:+.2f}"])
+    return markdown_table(["task", "one evaluation", "best classical method", "difference"], lines)
+
+
+def sample_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return one line per task: the samples, and the best classical method in each score on the same crops."""
+    sampled = {row["item"] for row in rows if row["method"] == SAMPLES}
+    lines = []
+    for task, (title, noise) in TASKS.items():
+        some = [row for row in rows if row["task"] == task and row["item"] in sampled]
+        quality, distance = average(some, "psnr"), average(some, "lpips")
+        best = max((key for key in quality if key[0] not in OURS), key=quality.__getitem__)
+        nearest = min((key for key in distance if key[0] not in OURS), key=distance.__getitem__)
+        ours = SAMPLES, ""
+        lines.append(
+            [
+                f"{title}, noise {noise:g}",
+                f"{quality[ours]:.2f}",
+                f"{quality[MEAN, '']:.2f}",
+                f"{quality[best]:.2f} ({best[0]})",
+                f"{distance[ours]:.3f}",
+                f"{distance[nearest]:.3f} ({nearest[0]})",
+                f"{average(some, 'seams')[ours]:.2f}",
+                f"{average(some, 'seams')[best]:.2f}",
+            ]
+        )
+    head = ["task", "PSNR, mean of samples", "PSNR, one evaluation", "PSNR, best classical"]
+    return markdown_table(
+        [*head, "LPIPS, a sample", "LPIPS, best classical", "seams", "seams, classical"], lines
+    )
+
+
+def measure(config: Config, stored: dict[str, list[dict[str, Any]]]) -> None:
+    """Measure what is missing; store it image by image."""
+    done = {(row["image"], row["level"]) for row in stored["denoising"]}
+    names = [name for name in config.photographs if name <= LAST and name != LEFT_OUT][: config.denoised]
+    pairs = [pair for pair in product(names, LEVELS) if pair not in done]
+    for name, level in tqdm(pairs, desc="denoising"):
+        stored["denoising"].append({"image": name, "level": level, "psnr": denoised(config, name, level)})
+        write_json(config.pages, "photos", stored, indent=None)
+    lpips, finished = LPIPS.load(config.lpips), {(row["item"], row["task"]) for row in stored["tasks"]}
+    tasks = [pair for pair in product(range(config.count), TASKS) if pair not in finished]
+    for item, task in tqdm(tasks, desc="tasks"):
+        stored["tasks"] += restored(config, task, item, lpips)
+        write_json(config.pages, "photos", stored, indent=None)
+
+
+def main(config: Config) -> None:
+    """Measure what is missing, and write the page."""
+    torch.set_num_threads(1)
+    config.pages.mkdir(parents=True, exist_ok=True)
+    begun = (config.pages / "photos.json").exists()
+    stored = read(config.pages, "photos") if begun else {"denoising": [], "tasks": []}
+    if not config.page_only:
+        measure(config, stored)
+    count, sampled = (len({row["item"] for row in stored["tasks"] if row["method"] == name}) for name in OURS)
+    figures = "\n\n".join(
+        f"**{title}**\n\n![{title}](photos/{task}.png)" for task, (title, _) in TASKS.items()
+    )
+    tables = {
+        "denoising": denoising_table(stored["denoising"]),
+        "means": mean_table(stored["tasks"]),
+        "samples": sample_table(stored["tasks"]),
+    }
+    images = len({row["image"] for row in stored["denoising"]})
+    numbers = {"images": images, "count": count, "sampled": sampled, "config": config}
+    write_page(config.pages, "photos", **tables, figures=figures, **numbers)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

@@ -32,7 +32,7 @@ from lavps.operators import Identity, Mask, Operator
 from lavps.operators.registry import family_from
 from lavps.pages.panels import Panel, comparison, picture_panel
 from lavps.tiling import TiledPrior
-from lavps.tiling.windows import starts_along
+from lavps.tiling.windows import seam_ratio
 
 from ..common.pages import read, write_json, write_page
 
@@ -50,7 +50,7 @@ TASKS = {
     "jpeg10": ("JPEG, quality 10", 0.02),
 }
 MEAN, SAMPLES = OURS = "one evaluation", "samples"
-WINDOW = 64
+WINDOWS = (64, 32)  # side and overlap
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Config:
     @cached_property
     def tiled(self) -> TiledPrior:
         """The prior, for images of any size."""
-        return TiledPrior(lavps.load_prior(self.prior), WINDOW)
+        return TiledPrior(lavps.load_prior(self.prior), *WINDOWS)
 
     def crop(self, item: int) -> Tensor:
         """Return the centre of a photograph; items are spread over all of them."""
@@ -124,19 +124,6 @@ def operator_of(task: str, side: int) -> Operator:
     return scratches(side) if task == "scratches" else family_from(task, shape).draw([0], shape)
 
 
-def seams(x: Tensor) -> float:
-    """Return the mean difference of neighbours across the borders of windows, relative to that elsewhere."""
-    across, elsewhere = [], []
-    for axis in (-2, -1):
-        starts = starts_along(x.shape[axis], WINDOW, WINDOW // 2, 0.0)
-        borders = {place - 1 for start in starts for place in (start, start + WINDOW)}
-        steps = x.diff(dim=axis).abs().transpose(axis, -1)
-        at = torch.tensor([place in borders for place in range(steps.shape[-1])])
-        across.append(steps[..., at].flatten())
-        elsewhere.append(steps[..., ~at].flatten())
-    return float(torch.cat(across).mean() / torch.cat(elsewhere).mean())
-
-
 def denoised(config: Config, name: str, level: int) -> float:
     """Return the PSNR of one denoiser evaluation, on an image that was not clipped after noise was added."""
     x = config.photographs[name][None]
@@ -166,7 +153,7 @@ def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dic
     for method, setting, mean, drawn in found:
         scores = {"psnr": float(psnr(mean[None], truth)), "lpips": float(lpips(drawn[None], truth))}
         scores = {name: round(score, 4) for name, score in scores.items()}
-        ratio = round(seams(drawn) / seams(truth[0]), 3)
+        ratio = round(seam_ratio(drawn, *WINDOWS) / seam_ratio(truth, *WINDOWS), 3)
         rows.append(
             {"task": task, "item": item, "method": method, "setting": setting, **scores, "seams": ratio}
         )

@@ -17,7 +17,7 @@ from lavps.minimizers import WhitenedGradient
 from lavps.operators import AveragePool, Mask
 from lavps.schedule import Schedule
 from lavps.tiling import TiledPrior
-from lavps.tiling.windows import reflected, starts_along, weights_along, windows_of
+from lavps.tiling.windows import reflected, seam_ratio, starts_along, weights_along, windows_of
 from lavps.transitions import per_sample
 from support.problems import ConvDenoiser, StationaryGaussian, images, network_prior
 
@@ -193,20 +193,6 @@ def test_every_sampler_runs_on_it_and_a_batch_equals_singles(make: object) -> No
     assert both.samples.shape == (2, 1, 1, 14, 22)
     alone = sampler.sample(problem[1], seed=3, items=[1])
     torch.testing.assert_close(both.samples[1], alone.samples[0], rtol=1e-4, atol=1e-4)
-
-
-def seam_ratio(x: Tensor, window: int, overlap: int) -> float:
-    """Mean absolute difference of neighbours across borders of windows, over elsewhere."""
-    at, elsewhere = [], []
-    for axis in (-2, -1):
-        starts = starts_along(x.shape[axis], window, overlap, 0.0)
-        borders = {p - 1 for start in starts for p in (start, start + window)} - {-1, x.shape[axis] - 1}
-        steps = x.diff(dim=axis).abs().transpose(axis, -1)
-        is_border = torch.zeros(steps.shape[-1], dtype=torch.bool)
-        is_border[sorted(borders)] = True
-        at.append(steps[..., is_border].flatten())
-        elsewhere.append(steps[..., ~is_border].flatten())
-    return float(torch.cat(at).mean() / torch.cat(elsewhere).mean())
 
 
 def test_a_large_restored_image_has_no_seams() -> None:

@@ -32,6 +32,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,7 +52,13 @@ _AXES /= _AXES.square().sum(1, keepdim=True).sqrt()
 
 
 class Covariance(ABC):
-    """Covariance C of x_0 given x_t, as a function of the noise level sigma_t / alpha_t."""
+    """Covariance C of x_0 given x_t, as a function of the noise level sigma_t / alpha_t.
+
+    Attributes:
+        correlated: Whether C correlates pixels and has :meth:`shifted`, which preconditions data steps.
+    """
+
+    correlated: ClassVar[bool] = False
 
     @abstractmethod
     def product(self, noise_level: Tensor, like: Tensor, power: float = 1.0) -> Callable[[Tensor], Tensor]:
@@ -63,17 +70,15 @@ class Covariance(ABC):
             power: Power of C; 1/2 for its square root.
         """
 
-    def shifted(
-        self, noise_level: Tensor, like: Tensor, precision: Tensor
-    ) -> Callable[[Tensor], Tensor] | None:
-        """Return the product u -> (C^-1 + precision)^-1 u, which speeds up data steps; None if unknown.
+    def shifted(self, noise_level: Tensor, like: Tensor, precision: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the product u -> (C^-1 + precision)^-1 u; for correlated pixels.
 
         Args:
             noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
             like: Images (B, C, *spatial).
             precision: Precision that is added, shape (B,).
         """
-        return None
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class Stationary(Covariance):
         True
     """
 
+    correlated: ClassVar[bool] = True
     variance: float = 0.2
     exponent: float = 2.5
     chroma: float = 0.04
@@ -179,8 +185,8 @@ def _squared(noise_level: Tensor) -> Tensor:
 @lru_cache(maxsize=8)
 def _inverse_spectrum(size: tuple[int, ...], exponent: float) -> Tensor:
     """Return 1 / S for unit variance, on the frequencies that the transform of a real image keeps."""
-    mean = (_frequencies(size) ** (-0.5 * exponent)).mean()
-    return mean * _frequencies(size)[..., : size[-1] // 2 + 1] ** (0.5 * exponent)
+    grid = _frequencies(size)
+    return (grid ** (-0.5 * exponent)).mean() * grid[..., : size[-1] // 2 + 1] ** (0.5 * exponent)
 
 
 def _frequencies(size: tuple[int, ...]) -> Tensor:
@@ -233,51 +239,54 @@ def data_step(
     x, q = x_0, torch.zeros_like(x_0)  # x = x_0 + C q
     for _ in range(linearizations):
         score = problem.likelihood_score(x, measurement_noise) - q
-        move, residual = newton_step(problem, x, score, covariance, noise_level, solver_steps, tolerance)
+        hessian = problem.gauss_newton_product(x)
+        move, residual = newton_step(hessian, score, covariance, noise_level, solver_steps, tolerance)
         if problem.is_linear_gaussian:
             return x + move
-        step = score - residual - problem.gauss_newton_product(x)(move)
+        step = score - residual - hessian(move)
         size = per_sample(_step_size(problem, x, q, step, move, x_0, measurement_noise), x_0)
         x, q = x + size * move, q + size * step
     return x
 
 
 def newton_step(
-    problem: InverseProblem,
-    x: Tensor,
+    hessian: Callable[[Tensor], Tensor],
     score: Tensor,
     covariance: Covariance,
     noise_level: Tensor,
     solver_steps: int,
     tolerance: float = 1e-6,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return C q with :math:`(1 + A^T W A\, C)\, q` = score, A linearized at x, and the residual.
+    r"""Return C q with :math:`(1 + A^T W A\, C)\, q` = score, and the residual.
 
-    Conjugate gradients; if the covariance is able to, preconditioned by :math:`1 + s\, C`, where s is the
-    mean of :math:`h = A^T W A\, 1` over the pixels: large structures, in which C is largest, look constant to
-    A. Where the noise level is largest and h differs between pixels, s is 0: the values in a hole, of which
-    nothing is known yet, converge faster without it.
+    Conjugate gradients; if the covariance correlates pixels, preconditioned by :math:`1 + s\, C`, where s is
+    the mean of :math:`h = A^T W A\, 1` over the pixels: large structures, in which C is largest, look
+    constant to A. Where the noise level is largest and h differs between pixels, s is 0: the values in a
+    hole, of which nothing is known yet, converge faster without it.
 
     Args:
-        problem: Measurement y and operator A, B rows.
-        x: Images (B, C, *spatial).
+        hessian: Product :math:`u \mapsto A^T W A\, u`.
         score: Right-hand sides (B, C, *spatial).
         covariance: Covariance C of x_0 given x_t.
         noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
         solver_steps: Maximum number of steps.
         tolerance: Relative residual at which a row stops.
     """
-    hessian = problem.gauss_newton_product(x)
-    response = hessian(torch.ones_like(x)).flatten(1)
+
+    def system(p: Tensor, cp: Tensor) -> Tensor:
+        return p + hessian(cp)
+
+    if not covariance.correlated:
+        product = covariance.product(noise_level, score)
+        return weighted_conjugate_gradient(system, product, score, solver_steps, tolerance)
+    response = hessian(torch.ones_like(score)).flatten(1)
     mean = response.mean(1).clamp(min=0.0)
     even = response.square().mean(1) < _EVEN * mean.square()
     known = (as_time(noise_level) < LARGEST_LEVEL).to(mean.device)
     shift = torch.where(even | known, mean, 0.0)
-    product = covariance.shifted(noise_level, x, shift)
-    if product is None:
-        product, shift = covariance.product(noise_level, x), torch.zeros_like(shift)
+    product = covariance.shifted(noise_level, score, shift)
     return weighted_conjugate_gradient(
-        lambda p, cp: p + hessian(cp), product, score, solver_steps, tolerance, per_sample(shift, x)
+        system, product, score, solver_steps, tolerance, per_sample(shift, score)
     )
 
 

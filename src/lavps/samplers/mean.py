@@ -115,7 +115,8 @@ class PosteriorMean(Sampler):
 
     def _solution(self, problem: InverseProblem, x: Tensor, level: Tensor, score: Tensor) -> Tensor:
         """Return C q with (1 + A^T W A C) q = score."""
-        return newton_step(problem, x, score, self.covariance, level, self.solver_steps)[0]
+        hessian = problem.gauss_newton_product(x)
+        return newton_step(hessian, score, self.covariance, level, self.solver_steps)[0]
 
     def _level(self, problem: InverseProblem, wiener: Tensor, probe: Tensor) -> Tensor:
         """Return the noise level (B,) with tr C = tr Sigma, both estimated with a probe, by bisection."""

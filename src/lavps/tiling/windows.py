@@ -16,6 +16,7 @@ __all__ = [
     "cut_back",
     "reflected",
     "rows_of",
+    "seam_ratio",
     "starts_along",
     "weighted",
     "weights_along",
@@ -136,3 +137,22 @@ def add(x: Tensor, parts: Tensor, chunk: Sequence[tuple[int, Window]]) -> None:
 def weighted(parts: Tensor, chunk: Sequence[tuple[int, Window]]) -> Tensor:
     """Multiply the windows of a chunk by their weights phi_i."""
     return parts * torch.stack([window.weight for _, window in chunk]).unsqueeze(1).to(parts)
+
+
+def seam_ratio(x: Tensor, window: int, overlap: int) -> float:
+    """Return the mean difference of neighbours across borders of windows, relative to that elsewhere.
+
+    Args:
+        x: Images (..., H, W).
+        window: Side of a window.
+        overlap: Minimum overlap of neighbouring windows.
+    """
+    across, elsewhere = [], []
+    for axis in (-2, -1):
+        starts = starts_along(x.shape[axis], window, overlap, 0.0)
+        borders = {place - 1 for start in starts for place in (start, start + window)}
+        steps = x.diff(dim=axis).abs().transpose(axis, -1)
+        at = torch.tensor([place in borders for place in range(steps.shape[-1])])
+        across.append(steps[..., at].flatten())
+        elsewhere.append(steps[..., ~at].flatten())
+    return float(torch.cat(across).mean() / torch.cat(elsewhere).mean())

@@ -103,19 +103,25 @@ def _gradient_adjoint(dual: Tensor) -> Tensor:
 # Methods of a task: name, function, settings.
 METHODS: dict[str, list[tuple[str, Method, tuple[float, ...]]]] = {
     "denoise": [
-        ("total variation", smoothed, (0.1, 0.15, 0.2)),
-        ("non-local means", non_local_means, (0.6, 0.8, 1.0)),
+        ("total variation", smoothed, (0.04, 0.07, 0.1, 0.15, 0.2)),
+        ("non-local means", non_local_means, (0.3, 0.45, 0.6, 0.8, 1.0)),
     ],
     "motion-blur": [
-        ("Wiener", wiener, (1e-5, 1e-4, 1e-3)),
-        ("total variation", total_variation, (0.001, 0.003, 0.01)),
+        ("Wiener", wiener, (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)),
+        ("total variation", total_variation, (0.0003, 0.001, 0.003, 0.01, 0.03)),
     ],
-    "sr2": [("bicubic", bicubic, (0.0,)), ("total variation", total_variation, (0.0003, 0.001, 0.003))],
+    "sr2": [
+        ("bicubic", bicubic, (0.0,)),
+        ("total variation", total_variation, (0.0003, 0.001, 0.003, 0.01, 0.03)),
+    ],
     "scratches": [
         ("biharmonic", biharmonic, (0.0,)),
-        ("total variation", total_variation, (0.0003, 0.003, 0.03)),
+        ("total variation", total_variation, (0.00003, 0.0003, 0.003, 0.03, 0.3)),
     ],
-    "jpeg10": [("the file itself", measured, (0.0,)), ("total variation", smoothed, (0.02, 0.04, 0.08))],
+    "jpeg10": [
+        ("the file itself", measured, (0.0,)),
+        ("total variation", smoothed, (0.01, 0.02, 0.04, 0.08, 0.16)),
+    ],
 }
 
 

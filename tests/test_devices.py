@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -36,3 +39,22 @@ def test_a_device_that_is_not_there_is_refused(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(BACKENDS[name], "is_available", lambda: False)
     with pytest.raises(ValueError, match=f"device {name}:0 is not available: torch .* finds .*cpu"):
         resolve_device(f"{name}:0")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+@pytest.mark.parametrize("keep", [True, False])
+def test_freed_memory_is_used_again_without_page_faults(keep: bool) -> None:
+    program = f"""
+import resource, torch, lavps.devices
+if {keep}:
+    lavps.devices.keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        torch.ones(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+    found = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+    assert (found < 100) == keep

@@ -1,10 +1,15 @@
-"""Choice of the compute device."""
+"""Choice of the compute device, and the memory of a CPU."""
 
 from __future__ import annotations
 
-__all__ = ["resolve_device"]
+__all__ = ["keep_freed_memory", "resolve_device"]
+
+import ctypes
+import sys
 
 import torch
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of glibc's mallopt
 
 
 def resolve_device(name: str = "auto") -> str:
@@ -22,3 +27,15 @@ def resolve_device(name: str = "auto") -> str:
         found = ", ".join([*available, "cpu"])
         raise ValueError(f"device {name} is not available: torch {torch.__version__} finds {found}")
     return name
+
+
+def keep_freed_memory() -> None:
+    """Let the process reuse the memory of large tensors that it freed.
+
+    By default glibc returns it to the system and requests it again, which costs page faults at every step of
+    a training on a CPU. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, -1)

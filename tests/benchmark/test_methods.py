@@ -261,7 +261,8 @@ def test_the_subset_is_spread_over_the_grid() -> None:
 
 def test_baselines_have_small_grids_and_the_search_stays_in_its_space() -> None:
     assert {family(method) for method in baseline_grid("dps")} == {"DPS"}
-    for sampler, model in (("mmps", None), ("mgps", None), ("mgps", "x"), ("supervised", "x")):
+    plain = [(sampler, None) for sampler in ("mmps", "mgps", "pigdm", "ddnm", "diffpir", "wienerpir", "daps")]
+    for sampler, model in (*plain, ("mgps", "x"), ("supervised", "x")):
         methods = baseline_grid(sampler, model)
         assert 1 < len(methods) == len({method.key for method in methods})
         assert {model_name(method) for method in methods} == {model}

@@ -28,11 +28,29 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
+from ..data_step import Isotropic
 from ..guidance import Amortized, Gradient, Guidance, Linearized, Switch, switch
 from ..minimizers import Adam, Minimizer, WhitenedGradient
-from ..samplers import DPS, MGDM, MGPS, MMPS, UNBOUND, Sampler, Settings, Supervised, Unbound
+from ..samplers import (
+    DAPS,
+    DDNM,
+    DPS,
+    MGDM,
+    MGPS,
+    MMPS,
+    UNBOUND,
+    DiffPIR,
+    PiGDM,
+    Sampler,
+    Settings,
+    Supervised,
+    Unbound,
+    WienerPIR,
+)
 
-SamplerName = Literal["mgdm", "lavps", "mgps", "dps", "mmps", "supervised"]
+SamplerName = Literal[
+    "mgdm", "lavps", "mgps", "dps", "mmps", "pigdm", "ddnm", "diffpir", "wienerpir", "daps", "supervised"
+]
 _G_START, _G_END, _RATES, _M, _SWITCHES = (1, 3), (0, 1, 3, 10), (0.01, 0.03), (1, 5), (0.7, 0.8, 0.9)
 
 
@@ -86,21 +104,51 @@ def paper_subset(sampler: SamplerName, model: str | None = None) -> list[Setting
 
 def baseline_grid(sampler: SamplerName, model: str | None = None) -> list[Settings]:
     """Return a small grid of settings of a sampler outside the paper's grid."""
-    points: list[Sampler]
-    if sampler == "dps":
-        points = [DPS(UNBOUND, num_steps=k, step_size=z) for k, z in product((100, 300), (0.3, 1.0, 3.0))]
-    elif sampler == "mmps":
-        points = [MMPS(UNBOUND, num_steps=k, solver_steps=n) for k, n in product((25, 50, 100), (1, 3))]
-    elif sampler == "supervised":
-        points = [Supervised(Unbound(model), num_steps=k) for k in (12, 25, 50, 100)]
-    elif sampler == "mgps":
-        points = [
-            MGPS(UNBOUND, num_steps=k, guidance=_late(model, g, WhitenedGradient()))
-            for k, g in product((25, 50, 100), (1, 3))
-        ]
-    else:
+    if sampler in ("mgdm", "lavps"):
         raise ValueError(f"{sampler} has the paper's grid: paper_grid, or paper_subset")
-    return [Settings(point) for point in points]
+    return [Settings(point) for point in _baselines(sampler, model)]
+
+
+def _baselines(sampler: SamplerName, model: str | None) -> list[Sampler]:
+    """Return the points of a baseline's grid."""
+    powers, lasts = (1.0, 1.5, 2.0, 3.0), (None, 0.03)
+    match sampler:
+        case "dps":
+            return [DPS(UNBOUND, num_steps=k, step_size=z) for k, z in product((100, 300), (0.3, 1.0, 3.0))]
+        case "mmps":
+            return [MMPS(UNBOUND, num_steps=k, solver_steps=n) for k, n in product((25, 50, 100), (1, 3))]
+        case "pigdm":
+            pairs = product(powers, (0.0, 0.5, 1.0))
+            return [PiGDM(UNBOUND, num_steps=25, grid_power=p, eta=eta) for p, eta in pairs]
+        case "ddnm":
+            pairs = product(powers, (0.5, 0.85, 1.0))
+            return [DDNM(UNBOUND, num_steps=25, grid_power=p, eta=eta) for p, eta in pairs]
+        case "diffpir":
+            return [
+                DiffPIR(
+                    UNBOUND,
+                    covariance=Isotropic(r),
+                    zeta=z,
+                    grid_power=1.0 if last is None else 2.0,
+                    last_time=last,
+                )
+                for r, z, last in product((1.0, 3.0, 7.0), (0.3, 0.8), lasts)
+            ]
+        case "wienerpir":
+            triples = product((1.5, 2.0, 3.0), (0.5, 0.8), (0.01, 0.03))
+            return [WienerPIR(UNBOUND, grid_power=p, zeta=z, last_time=last) for p, z, last in triples]
+        case "daps":
+            return [
+                DAPS(UNBOUND, num_steps=100 // m, denoising_steps=m, grid_power=p, last_time=last)
+                for m, p, last in product((1, 2, 5), (1.0, 2.0), (0.01, 0.03))
+            ]
+        case "supervised":
+            return [Supervised(Unbound(model), num_steps=k) for k in (12, 25, 50, 100)]
+        case _:
+            return [
+                MGPS(UNBOUND, num_steps=k, guidance=_late(model, g, WhitenedGradient()))
+                for k, g in product((25, 50, 100), (1, 3))
+            ]
 
 
 @dataclass(frozen=True)

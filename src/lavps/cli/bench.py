@@ -81,8 +81,8 @@ class Sweeping(_Running):
     sampler: SamplerName  # Sampler.
     model: Model[str | None] = None  # Inference model, or conditional denoiser.
     # Settings to evaluate. paper: its 96 points at K = 100; subset: 32 of them; baseline: the few settings of
-    # dps, mmps, mgps and supervised; free: a search over K and the minimizer too; auto: subset for mgdm and
-    # lavps, else baseline.
+    # samplers outside the paper's grid; free: a search over K and the minimizer too; auto: subset for mgdm
+    # and lavps, else baseline.
     space: Literal["auto", "paper", "subset", "baseline", "free"] = "auto"
     trials: N[int] = 100  # Number of trials of a free search, over all processes and earlier runs.
     algorithm: Literal["tpe", "nsga2"] = "tpe"  # Search algorithm of a free search.

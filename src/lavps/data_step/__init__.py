@@ -8,8 +8,9 @@ whose mode under Gaussian noise of precision W and a linear operator is
 
 .. math:: x_0 + C q, \qquad (1 + A^T W A\, C)\, q = A^T W (y - A x_0).
 
-:func:`data_step` solves this by conjugate gradients; a nonlinear operator is linearized at the current point
-and the step repeated (Gauss-Newton). With noise added to :math:`x_0` and y the solution is an exact draw from
+:func:`data_step` solves this by conjugate gradients, or in the Fourier domain
+(:mod:`lavps.data_step.convolutions`); a nonlinear operator is linearized at the current point and the step
+repeated (Gauss-Newton). With noise added to :math:`x_0` and y the solution is an exact draw from
 the Gaussian instead of its mode (perturb-and-solve). No denoiser is evaluated.
 
 The covariance C correlates neighbouring pixels or does not. :class:`Isotropic` treats pixels
@@ -27,12 +28,7 @@ from __future__ import annotations
 
 __all__ = ["LARGEST_LEVEL", "Covariance", "Isotropic", "Stationary", "data_step", "newton_step"]
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,170 +37,11 @@ from ..operators.linalg import inner, weighted_conjugate_gradient
 from ..problem import InverseProblem
 from ..schedule import as_time
 from ..transitions import per_sample
+from .convolutions import convolution_step
+from .covariances import LARGEST_LEVEL, Covariance, Isotropic, Stationary
 
-LARGEST_LEVEL = 80.0  # stands for the infinite noise level at t = 1 of some schedules
+_OF_A_DRAW, _OF_THE_MODE = 3e-4, 1e-5  # errors of data steps, in standard deviations
 _EVEN = 1.05  # mean square of A^T W A 1 over its squared mean, up to which A observes all pixels alike
-_CUTOFF = 0.6  # cycles per image below which the spectrum is flat
-
-# A grey and two colour axes, orthonormal.
-_AXES = torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, 0.0], [1.0, 1.0, -2.0]], dtype=torch.float64)
-_AXES /= _AXES.square().sum(1, keepdim=True).sqrt()
-
-
-class Covariance(ABC):
-    """Covariance C of x_0 given x_t, as a function of the noise level sigma_t / alpha_t.
-
-    Attributes:
-        correlated: Whether C correlates pixels and has :meth:`shifted`, which preconditions data steps.
-    """
-
-    correlated: ClassVar[bool] = False
-
-    @abstractmethod
-    def product(self, noise_level: Tensor, like: Tensor, power: float = 1.0) -> Callable[[Tensor], Tensor]:
-        """Return the product u -> C^power u, symmetric.
-
-        Args:
-            noise_level: Noise level sigma_t / alpha_t, shape () or (B,); may be infinite.
-            like: Images (B, C, *spatial) that the product will be applied to.
-            power: Power of C; 1/2 for its square root.
-        """
-
-    def shifted(self, noise_level: Tensor, like: Tensor, precision: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the product u -> (C^-1 + precision)^-1 u; for correlated pixels.
-
-        Args:
-            noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
-            like: Images (B, C, *spatial).
-            precision: Precision that is added, shape (B,).
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Isotropic(Covariance):
-    r"""Independent pixels: :math:`1 / r^2 = \lambda \alpha^2 / \sigma^2 + 1 / v`.
-
-    Args:
-        strength: Weight lambda of the denoised image against the measurement; 1 is Tweedie's with a flat
-            prior, DiffPIR tunes it.
-        variance: Variance v of a pixel; None for infinite.
-    """
-
-    strength: float = 1.0
-    variance: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.strength <= 0 or (self.variance is not None and self.variance <= 0):
-            raise ValueError(f"strength and variance must be positive: {self}")
-
-    def product(self, noise_level: Tensor, like: Tensor, power: float = 1.0) -> Callable[[Tensor], Tensor]:
-        """Return the product with a power of r^2."""
-        precision = self.strength / _squared(noise_level)
-        if self.variance is not None:
-            precision = precision + 1.0 / self.variance
-        variance = per_sample(precision**-power, like)
-        return lambda u: variance * u
-
-
-@dataclass(frozen=True)
-class Stationary(Covariance):
-    r"""Images with a power spectrum: correlated pixels, correlated colours.
-
-    .. math:: C = (S^{-1} + \alpha^2 / \sigma^2)^{-1}, \qquad S(k) \propto (1 + k^2 / k_0^2)^{-p / 2},
-
-    k in cycles per image, diagonal in the Fourier domain; the mean of S is the variance of a pixel. Red,
-    green and blue are rotated to a grey and two colour axes.
-
-    Args:
-        variance: Variance of a pixel.
-        exponent: Exponent p of the power law; 2 for photographs, larger for smooth images.
-        chroma: Share of each colour axis in the variance; 1/3 for independent channels.
-
-    Example:
-        >>> Stationary.fit(torch.randn(50, 1, 32, 32)).exponent < 0.1  # white noise has a flat spectrum
-        True
-    """
-
-    correlated: ClassVar[bool] = True
-    variance: float = 0.2
-    exponent: float = 2.5
-    chroma: float = 0.04
-
-    def __post_init__(self) -> None:
-        if self.variance <= 0 or self.exponent < 0 or not 0 < self.chroma < 0.5:
-            raise ValueError(f"Stationary needs variance > 0, exponent >= 0 and chroma in (0, 1/2): {self}")
-
-    @classmethod
-    def fit(cls, images: Tensor) -> Stationary:
-        """Estimate the numbers from images (B, C, *spatial), by least squares on a logarithmic scale."""
-        deviation = _to_axes(images.double() - images.double().mean(0))
-        dims = tuple(range(2, images.ndim))
-        power = torch.fft.fftn(deviation, dim=dims, norm="ortho").abs().square().mean(0)
-        share = power.flatten(1).mean(1)
-        spectrum = (power / share.reshape(-1, *[1] * len(dims))).mean(0).flatten()[1:]
-        k = _frequencies(tuple(images.shape[2:])).flatten()[1:]
-        weight = 1.0 / k  # high frequencies are many
-        log_k, log_power = k.log(), spectrum.clamp(min=1e-12).log()
-        centred = log_k - (weight * log_k).sum() / weight.sum()
-        slope = float((weight * centred * log_power).sum() / (weight * centred * log_k).sum())
-        chroma = float(share[1:].mean() / share.sum()) if len(share) == 3 else cls.chroma
-        return cls(float(share.mean()), max(-2.0 * slope, 0.0), min(max(chroma, 1e-3), 0.33))
-
-    def product(self, noise_level: Tensor, like: Tensor, power: float = 1.0) -> Callable[[Tensor], Tensor]:
-        """Return the filter with a power of C's spectrum."""
-        return self._filter(1.0 / _squared(noise_level), like, power)
-
-    def shifted(self, noise_level: Tensor, like: Tensor, precision: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the filter whose precision is larger by a constant."""
-        return self._filter(1.0 / _squared(noise_level) + precision.detach().double().cpu(), like, 1.0)
-
-    def _filter(self, precision: Tensor, like: Tensor, power: float) -> Callable[[Tensor], Tensor]:
-        """Return the product with (S^-1 + precision)^-power."""
-        size, dims = tuple(like.shape[2:]), tuple(range(1, like.ndim - 1))
-        share = torch.tensor([1.0 - 2.0 * self.chroma, self.chroma, self.chroma], dtype=torch.float64)
-        axes = 3.0 * share if like.shape[1] == 3 else torch.ones(like.shape[1], dtype=torch.float64)
-        scale, added = (values.to(like).reshape(-1, *[1] * len(dims)) for values in (axes, precision))
-        inverse = _inverse_spectrum(size, self.exponent).to(like) / self.variance
-        response = (inverse / scale + added.unsqueeze(1)) ** -power
-
-        def product(u: Tensor) -> Tensor:
-            filtered = [  # one axis after the other, which needs less memory
-                torch.fft.irfftn(torch.fft.rfftn(plane, dim=dims) * gain, s=size, dim=dims)
-                for plane, gain in zip(_to_axes(u).unbind(1), response.unbind(1), strict=True)
-            ]
-            return _to_axes(torch.stack(filtered, 1), inverse=True)
-
-        return product
-
-
-def _squared(noise_level: Tensor) -> Tensor:
-    return as_time(noise_level).clamp(max=LARGEST_LEVEL).square()
-
-
-@lru_cache(maxsize=8)
-def _inverse_spectrum(size: tuple[int, ...], exponent: float) -> Tensor:
-    """Return 1 / S for unit variance, on the frequencies that the transform of a real image keeps."""
-    grid = _frequencies(size)
-    return (grid ** (-0.5 * exponent)).mean() * grid[..., : size[-1] // 2 + 1] ** (0.5 * exponent)
-
-
-def _frequencies(size: tuple[int, ...]) -> Tensor:
-    """Return 1 + k^2 / k_0^2 on the grid of the Fourier transform, k in cycles per image."""
-    scale = math.prod(size) ** (1.0 / len(size))
-    found = torch.ones((), dtype=torch.float64)
-    for n in size:
-        found = found.unsqueeze(-1) + (torch.fft.fftfreq(n, dtype=torch.float64) * scale / _CUTOFF).square()
-    return found
-
-
-def _to_axes(x: Tensor, inverse: bool = False) -> Tensor:
-    """Rotate red, green and blue to a grey and two colour axes; other numbers of channels stay."""
-    if x.shape[1] != 3:
-        return x
-    axes = _AXES.to(x)
-    rotated: Tensor = torch.einsum("ij,bj...->bi...", axes.T if inverse else axes, x)
-    return rotated
 
 
 def data_step(
@@ -215,7 +52,7 @@ def data_step(
     *,
     linearizations: int = 2,
     solver_steps: int = 30,
-    tolerance: float = 1e-6,
+    tolerance: float | None = None,
     image_noise: Tensor | None = None,
     measurement_noise: Tensor | None = None,
 ) -> Tensor:
@@ -230,17 +67,23 @@ def data_step(
         noise_level: Noise level sigma_t / alpha_t of x_t, shape () or (B,).
         linearizations: Number of Gauss-Newton steps, unless A is linear and the noise Gaussian.
         solver_steps: Maximum number of conjugate-gradient steps of each.
-        tolerance: Relative residual at which a row stops.
+        tolerance: Error at which a row stops, in standard deviations of :math:`p(x | x_t, y)`; default 3e-4
+            for a draw and 1e-5 for the mode.
         image_noise: Standard normal images that perturb x_0; None for the mode.
         measurement_noise: Standard normal noise of y's shape that perturbs y; None for the mode.
     """
     if image_noise is not None:
         x_0 = x_0 + covariance.product(noise_level, x_0, 0.5)(image_noise)
+    if tolerance is None:
+        tolerance = _OF_THE_MODE if image_noise is None and measurement_noise is None else _OF_A_DRAW
+    args = (covariance, noise_level, solver_steps, tolerance)
+    if (found := convolution_step(problem, x_0, *args, measurement_noise)) is not None:
+        return found
     x, q = x_0, torch.zeros_like(x_0)  # x = x_0 + C q
     for _ in range(linearizations):
         score = problem.likelihood_score(x, measurement_noise) - q
         hessian = problem.gauss_newton_product(x)
-        move, residual = newton_step(hessian, score, covariance, noise_level, solver_steps, tolerance)
+        move, residual = newton_step(hessian, score, *args)
         if problem.is_linear_gaussian:
             return x + move
         step = score - residual - hessian(move)
@@ -255,7 +98,7 @@ def newton_step(
     covariance: Covariance,
     noise_level: Tensor,
     solver_steps: int,
-    tolerance: float = 1e-6,
+    tolerance: float,
 ) -> tuple[Tensor, Tensor]:
     r"""Return C q with :math:`(1 + A^T W A\, C)\, q` = score, and the residual.
 
@@ -270,15 +113,17 @@ def newton_step(
         covariance: Covariance C of x_0 given x_t.
         noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
         solver_steps: Maximum number of steps.
-        tolerance: Relative residual at which a row stops.
+        tolerance: Error at which a row stops, in standard deviations of the Gaussian with precision
+            :math:`C^{-1} + A^T W A`: that of a draw is 1.
     """
+    atol = tolerance * score[0].numel() ** 0.5
 
     def system(p: Tensor, cp: Tensor) -> Tensor:
         return p + hessian(cp)
 
     if not covariance.correlated:
         product = covariance.product(noise_level, score)
-        return weighted_conjugate_gradient(system, product, score, solver_steps, tolerance)
+        return weighted_conjugate_gradient(system, product, score, solver_steps, atol=atol)
     response = hessian(torch.ones_like(score)).flatten(1)
     mean = response.mean(1).clamp(min=0.0)
     even = response.square().mean(1) < _EVEN * mean.square()
@@ -286,7 +131,7 @@ def newton_step(
     shift = torch.where(even | known, mean, 0.0)
     product = covariance.shifted(noise_level, score, shift)
     return weighted_conjugate_gradient(
-        system, product, score, solver_steps, tolerance, per_sample(shift, score)
+        system, product, score, solver_steps, atol=atol, shift=per_sample(shift, score)
     )
 
 

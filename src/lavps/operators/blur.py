@@ -19,11 +19,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from .base import Operator, SameShapeOperator
+
+# The last transfer function of every blur, with its size, dtype and device.
+_TRANSFERS: WeakKeyDictionary[Blur, tuple[tuple[object, ...], Tensor]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,18 +140,30 @@ class Blur(SameShapeOperator):
         """Kernel size along each spatial axis."""
         return tuple(self.kernel.shape[int(self.batched) :])
 
+    def power(self, spatial: Sequence[int], like: Tensor) -> Tensor:
+        """Return the squared gain at all frequencies of a periodic image, shape (B or 1, 1, *spatial)."""
+        transform: Tensor = torch.fft.fftn(self._placed(spatial, like), dim=tuple(range(2, like.ndim)))
+        return transform.abs().square()
+
     def _convolve(self, x: Tensor, transpose: bool = False) -> Tensor:
         transfer = self._transfer(x.shape[2:], x)
         return _filter(x, transfer.conj() if transpose else transfer)
 
     def _transfer(self, spatial: Sequence[int], like: Tensor) -> Tensor:
-        """Return the kernel's transform on a periodic grid, origin at 0, (B or 1, 1, *frequencies)."""
+        """Return the kernel's transform on a periodic grid, (B or 1, 1, *frequencies)."""
+        key, kept = (tuple(spatial), like.dtype, like.device), _TRANSFERS.get(self)
+        if kept is None or kept[0] != key:
+            with torch.inference_mode(False), torch.no_grad():
+                placed = self._placed(spatial, like)
+                kept = _TRANSFERS[self] = (key, torch.fft.rfftn(placed, dim=tuple(range(2, like.ndim))))
+        return kept[1]
+
+    def _placed(self, spatial: Sequence[int], like: Tensor) -> Tensor:
+        """Return the kernel on a periodic grid, origin at 0, (B or 1, 1, *spatial)."""
         kernel = self.kernel.to(like).reshape(self.batch, 1, *self.size)
         margin = [m for n, k in zip(spatial, self.size, strict=True) for m in (n - k, 0)]
         axes = tuple(range(2, like.ndim))
-        placed = torch.nn.functional.pad(kernel, margin[::-1]).roll([-(k // 2) for k in self.size], axes)
-        transfer: Tensor = torch.fft.rfftn(placed, dim=axes)
-        return transfer
+        return torch.nn.functional.pad(kernel, margin[::-1]).roll([-(k // 2) for k in self.size], axes)
 
     def _margins(self) -> list[tuple[int, tuple[int, int]]]:
         """Return every padded axis with its padding before and after the image."""

@@ -38,7 +38,7 @@ def conjugate_gradient(matvec: LinearMap, b: Tensor, iterations: int, tolerance:
         iterations: Maximum number of products with M.
         tolerance: Relative residual at which a row stops.
     """
-    return weighted_conjugate_gradient(lambda p, _: matvec(p), None, b, iterations, tolerance)[0]
+    return weighted_conjugate_gradient(lambda p, _: matvec(p), None, b, iterations, rtol=tolerance)[0]
 
 
 def weighted_conjugate_gradient(
@@ -46,7 +46,9 @@ def weighted_conjugate_gradient(
     weight: LinearMap | None,
     b: Tensor,
     iterations: int,
-    tolerance: float,
+    *,
+    rtol: float = 0.0,
+    atol: Tensor | float = 0.0,
     shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Solve M x = b for an M that is symmetric in the inner product <a, C b>; return C x and b - M x.
@@ -60,7 +62,8 @@ def weighted_conjugate_gradient(
             the product with G = (C^-1 + s)^-1.
         b: Right-hand sides (B, *shape).
         iterations: Maximum number of products with M.
-        tolerance: Residual, relative to b in the norm of C, or of G, at which a row stops.
+        rtol: Residual, relative to b, at which a row stops; both in the norm of C, or of G.
+        atol: Residual in this norm at which a row stops, shape () or (B,).
         shift: Shift s of the preconditioner, shape (B, 1, ...), at which s C is close to M - 1; None for 0.
     """
     shape = (-1, *[1] * (b.ndim - 1))
@@ -68,7 +71,7 @@ def weighted_conjugate_gradient(
     cr = r if weight is None else weight(r)
     p = r if shift is None else torch.addcmul(r, shift, cr, value=-1.0)
     cp, rr = cr, inner(r, cr)
-    goal = (tolerance**2 * rr).clamp(min=torch.finfo(rr.dtype).tiny)
+    goal = (rtol**2 * rr).clamp(min=torch.finfo(rr.dtype).tiny).maximum(torch.as_tensor(atol).to(rr) ** 2)
     for _ in range(iterations):
         active = rr > goal
         if not bool(active.any()):

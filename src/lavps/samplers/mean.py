@@ -41,6 +41,7 @@ from .base import Progress, Run, Sampler
 _FLAT = torch.tensor(float("inf"), dtype=torch.float64)  # noise level at which C is S
 _LEVELS = (1e-3, 80.0)
 _BISECTIONS = 40
+_TOLERANCE = 1e-3  # error of a data step, in standard deviations
 _HIGH = 0.35  # noise level above which x~ does not resemble a noisy image, unless it is the measurement
 
 
@@ -116,7 +117,7 @@ class PosteriorMean(Sampler):
     def _solution(self, problem: InverseProblem, x: Tensor, level: Tensor, score: Tensor) -> Tensor:
         """Return C q with (1 + A^T W A C) q = score."""
         hessian = problem.gauss_newton_product(x)
-        return newton_step(hessian, score, self.covariance, level, self.solver_steps)[0]
+        return newton_step(hessian, score, self.covariance, level, self.solver_steps, _TOLERANCE)[0]
 
     def _level(self, problem: InverseProblem, wiener: Tensor, probe: Tensor) -> Tensor:
         """Return the noise level (B,) with tr C = tr Sigma, both estimated with a probe, by bisection."""

@@ -225,7 +225,7 @@ class TunedPIR(Sampler):
             self.covariance.product(level, x),
             probe,
             self.solver_steps,
-            _TOLERANCE,
+            rtol=_TOLERANCE,
         )
         return Properties(noise, _ratio(inner(reduced, reduced), inner(probe, reduced)))
 

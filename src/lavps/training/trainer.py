@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from ..devices import resolve_device
+from ..devices import keep_freed_memory, resolve_device
 from ..extras import require
 from ..io.atomic import claim, write_json
 from .config import FREE, TrainerConfig, learning_rate_at, may_end_elsewhere
@@ -84,6 +84,8 @@ class _TrainingRun:
         self.task, self.config, self.network = task, config, task.network
         self.accelerator = _accelerator(config)
         self.device = self.accelerator.device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         trained = {name: p for name, p in self.network.named_parameters() if p.requires_grad}
         # Matrices first: the order in which the optimizer numbers its parameters.
         self.names = sorted(trained, key=lambda name: trained[name].ndim < 2)

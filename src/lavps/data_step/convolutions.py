@@ -1,0 +1,114 @@
+r"""Data steps of convolutions and masks, solved on the pixels of y with the help of the Fourier transform.
+
+The data step :math:`x_0 + C A^T z` of a linear operator needs the solution of
+
+.. math:: (A C A^T + \sigma_y^2)\, z = y - A x_0.
+
+If A is a periodic convolution with transfer function H, followed by taking every r-th pixel, and C is
+diagonal in the Fourier domain too, then so is :math:`A C A^T`, on the grid of y. A frequency of y has the
+eigenvalue
+
+.. math:: r^{-d} \sum_k |H_k|^2 C_k
+
+over the :math:`r^d` frequencies k of the image that coincide with it. This solves the data step of block
+means and of periodic blurs. For a mask, the inverse for the whole image, restricted to the observed pixels,
+is the preconditioner of conjugate gradients: it is local, so that only pixels near a hole are wrong at first.
+"""
+
+from __future__ import annotations
+
+__all__ = ["convolution_step"]
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..operators import AveragePool, Blur, Identity, Mask, Operator
+from ..operators.linalg import weighted_conjugate_gradient
+from ..problem import InverseProblem
+from .covariances import Covariance
+
+
+def convolution_step(
+    problem: InverseProblem,
+    x: Tensor,
+    covariance: Covariance,
+    noise_level: Tensor,
+    solver_steps: int,
+    tolerance: float,
+    measurement_noise: Tensor | None = None,
+) -> Tensor | None:
+    """Return the data step from x, or None for operators that are no periodic convolutions or masks.
+
+    Args:
+        problem: Measurement y and operator A, B rows.
+        x: Images (B, C, *spatial).
+        covariance: Covariance C of x_0 given x_t.
+        noise_level: Noise level sigma_t / alpha_t, shape () or (B,).
+        solver_steps: Maximum number of conjugate-gradient steps.
+        tolerance: Error at which a row stops, in standard deviations of the measurement's noise.
+        measurement_noise: Standard normal noise of y's shape that perturbs y; None for the mode.
+    """
+    operator = problem.operator
+    if not problem.is_linear_gaussian or (power := _power(operator, x.shape[2:], x)) is None:
+        return None
+    prediction = operator(x)
+    variance = 1.0 / problem.noise.precision(prediction)
+    residual = problem.residual(prediction)
+    if measurement_noise is not None:
+        noise = measurement_noise * variance.sqrt()
+        residual = residual + (operator(noise) if isinstance(operator, Mask) else noise)
+    product = covariance.product(noise_level, x)
+    mean = variance.expand_as(residual).flatten(1).mean(1)
+    eigenvalues = _folded(power * covariance.spectrum(noise_level, x), residual)
+    inverse = _inverse(covariance, operator, eigenvalues, mean, residual)
+
+    def system(_: Tensor, z: Tensor) -> Tensor:
+        return variance * z + operator(product(operator.adjoint(z)))
+
+    # Most residuals are in directions with about the mean eigenvalue; there this is their size in the noise.
+    atol = tolerance * (residual[0].numel() / (1.0 + eigenvalues.flatten(1).mean(1) / mean)).sqrt()
+    z, _ = weighted_conjugate_gradient(system, inverse, residual, solver_steps, atol=atol)
+    return x + product(operator.adjoint(z))
+
+
+def _folded(spectrum: Tensor, like: Tensor) -> Tensor:
+    """Return the spectrum on the coarser grid of a measurement: the mean over coinciding frequencies."""
+    for axis, n in enumerate(like.shape[2:], start=2):
+        if spectrum.shape[axis] > 1:
+            spectrum = spectrum.reshape(*spectrum.shape[:axis], -1, n, *spectrum.shape[axis + 1 :]).mean(axis)
+    return spectrum
+
+
+def _inverse(
+    covariance: Covariance, operator: Operator, eigenvalues: Tensor, variance: Tensor, like: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """Return the product with the inverse of A C A^T + variance, restricted to the observed pixels."""
+    dims, size = tuple(range(2, like.ndim)), like.shape[2:]
+    half = eigenvalues[..., : size[-1] // 2 + 1] + variance.reshape(-1, *[1] * (like.ndim - 1))
+
+    def inverse(e: Tensor) -> Tensor:
+        scaled = torch.fft.rfftn(covariance.to_axes(e), dim=dims) / half
+        found = covariance.to_axes(torch.fft.irfftn(scaled, s=size, dim=dims), inverse=True)
+        return operator(found) if isinstance(operator, Mask) else found
+
+    return inverse
+
+
+def _power(operator: Operator, size: Sequence[int], like: Tensor) -> Tensor | None:
+    """Return |H|^2 on the frequencies of an image, (B or 1, 1, *spatial); None if A is no such operator."""
+    if isinstance(operator, Identity | Mask):
+        return like.new_ones(1, 1, *size)
+    if isinstance(operator, AveragePool):
+        found = like.new_ones(1, 1)
+        for n in size:
+            frequency = torch.arange(n, dtype=torch.float64) / n
+            angle = 2 * math.pi * frequency[:, None] * torch.arange(operator.factor)
+            gain = torch.polar(torch.ones_like(angle), angle).mean(1).abs().square()
+            found = found.unsqueeze(-1) * gain.to(like)
+        return found
+    if isinstance(operator, Blur) and operator.padding == "circular":
+        return operator.power(size, like)
+    return None

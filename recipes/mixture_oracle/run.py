@@ -148,7 +148,7 @@ def run_spread(config: Config) -> list[dict[str, Any]]:
     for seed in tqdm(range(10), desc="ten mixtures"):
         prior = oracle_mixture(seed=seed)
         judged = {
-            "MGDM (Adam), G=3": lavps.MGDM(prior),
+            "MGDM (Adam), G=3": lavps.MGDM(prior, guidance=Gradient()),
             "MGDM (whitened gradient), G=2": lavps.MGDM(
                 prior, guidance=Gradient(2, lavps.WhitenedGradient())
             ),
@@ -204,7 +204,7 @@ def run_calibration(config: Config) -> list[dict[str, Any]]:
     prior = oracle_mixture()
     judged: dict[str, Sampler] = {
         "exact posterior (control)": ExactSampler(prior),
-        "MGDM (Adam), G=3": lavps.MGDM(prior),
+        "MGDM (Adam), G=3": lavps.MGDM(prior, guidance=Gradient()),
         "MGDM (whitened gradient), G=2": lavps.MGDM(prior, guidance=Gradient(2, lavps.WhitenedGradient())),
         "MMPS, grid power 2": lavps.MMPS(prior, grid_power=2.0),
     }

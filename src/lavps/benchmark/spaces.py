@@ -132,7 +132,7 @@ def _baselines(sampler: SamplerName, model: str | None) -> list[Sampler]:
                     grid_power=1.0 if last is None else 2.0,
                     last_time=last,
                 )
-                for r, z, last in product((1.0, 3.0, 7.0), (0.3, 0.8), lasts)
+                for r, z, last in product((0.5, 1.0, 3.0), (0.3, 0.8), lasts)
             ]
         case "wienerpir":
             triples = product((1.5, 2.0, 3.0), (0.5, 0.8), (0.01, 0.03))

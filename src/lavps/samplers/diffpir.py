@@ -61,7 +61,7 @@ class DataStepSampler(DenoisingSampler):
     last_time: float | None = None
     covariance: Covariance = Isotropic()
     draw: Literal["none", "measurement", "full"] = "none"
-    zeta: float = 0.5
+    zeta: float = 0.8
     relaxation: float = 1.0
     solver_steps: int = 30
 
@@ -159,4 +159,3 @@ class WienerPIR(DataStepSampler):
     last_time: float | None = 0.03
     covariance: Covariance = Stationary()
     draw: Literal["none", "measurement", "full"] = "measurement"
-    zeta: float = 0.8

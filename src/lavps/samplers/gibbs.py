@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ..guidance import Amortized, Gradient, Guidance, Linearized, MidpointDraw, MidpointModel, switch
 from ..guidance.midpoints import Midpoint, PreviousMidpoint
-from ..minimizers import Adam, Minimizer
+from ..minimizers import Adam, Minimizer, WhitenedGradient
 from ..priors import Prior
 from ..random import Purpose
 from ..schedule import as_time, time_grid
@@ -59,7 +59,8 @@ class MGDM(Sampler):
 
     Args:
         prior: Denoiser D.
-        guidance: Rule by which the midpoint x_s is drawn.
+        guidance: Rule by which the midpoint x_s is drawn. The default was chosen on images
+            (``recipes/defaults``); the paper's is ``Gradient()``, three steps of Adam.
         num_steps: Number K of intervals of the time grid; the loop visits k = K-1, ..., 2.
         grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
         repetitions: Number R of Gibbs repetitions per step.
@@ -80,7 +81,7 @@ class MGDM(Sampler):
 
     prior: Prior
     _: KW_ONLY
-    guidance: Guidance = Gradient()
+    guidance: Guidance = Gradient(1, WhitenedGradient(1.9))
     num_steps: int = 100
     grid_power: float = 1.0
     repetitions: int = 1

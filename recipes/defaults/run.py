@@ -143,7 +143,9 @@ class Config(Study):
                 record |= {"method": settings.to_dict(), "images": self.validation_count}
                 for task, runner in runners.items():
                     means = row_means(runner.run(settings))
-                    record[task] = {key: means[key] for key in ("lpips", "psnr", "forwards", "backwards")}
+                    record[task] = {
+                        key: means[key] for key in ("lpips", "psnr", "chi_square", "forwards", "backwards")
+                    }
                 records.append(record)
                 print(
                     name,
@@ -175,6 +177,7 @@ class Config(Study):
             "best",
             "difference",
             "best setting",
+            "chi² of the default",
             "forward, backward passes",
         ]
         return {
@@ -200,7 +203,8 @@ class Config(Study):
                 gaps[name] = max(gaps.get(name, 0.0), gap)
                 passes = f"{default[task]['forwards']:.0f}, {default[task]['backwards']:.0f}"
                 shown = [f"{r[task]['lpips']:.4f}" for r in (default, found)]
-                rows.append([name, TITLES[task], *shown, f"{gap:.4f}", found["label"], passes])
+                misfit = f"{default[task]['chi_square']:.2f}"
+                rows.append([name, TITLES[task], *shown, f"{gap:.4f}", found["label"], misfit, passes])
         return rows, gaps
 
 

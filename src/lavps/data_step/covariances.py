@@ -57,7 +57,7 @@ class Covariance(ABC):
 
     @abstractmethod
     def spectrum(self, noise_level: Tensor, like: Tensor) -> Tensor:
-        """Return the eigenvalues of C at all frequencies, shape (B or 1, C or 1, *spatial or 1).
+        """Return the eigenvalues of C at all frequencies, in the shape of images or with axes of length 1.
 
         Args:
             noise_level: Noise level sigma_t / alpha_t, shape () or (B,).

@@ -17,12 +17,12 @@ from lavps.benchmark.analysis import row_means
 from lavps.benchmark.figures import matplotlib_figure, method_grid
 from lavps.benchmark.models import Precision
 from lavps.benchmark.report import markdown_table
-from lavps.data_step import Isotropic
 from lavps.evaluation import non_inferiority
-from lavps.samplers import UNBOUND, DiffPIR, FewStep, FewStepModel, Settings, TunedPIR, Unbound, WienerPIR
+from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, TunedPIR, Unbound, WienerPIR
 
 from ..common.labels import TITLES
 from ..common.pages import figures, read, write_json, write_page
+from ..common.search import best
 from ..common.study import Study
 
 Record = dict[str, Any]
@@ -117,28 +117,12 @@ class Config(Study):
     def tuned(self, benchmark: Benchmark, evaluations: int) -> Settings:
         """Return the DiffPIR with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""
         runner = self.runner(benchmark, "validation", samples=2)
-        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=evaluations))
-        study.enqueue_trial({"strength": 1.0, "zeta": 0.5, "grid_power": 1.0, "last": 1.0 / evaluations})
-        study.enqueue_trial({"strength": 7.0, "zeta": 0.3, "grid_power": 2.0, "last": 0.03})
-        tried: list[tuple[float, Settings]] = []
 
-        def objective(trial: optuna.Trial) -> float:
-            strength = trial.suggest_float("strength", 0.1, 30.0, log=True)
-            sampler = DiffPIR(
-                UNBOUND,
-                num_steps=evaluations,
-                covariance=Isotropic(float(f"{strength:.3g}")),
-                zeta=round(trial.suggest_float("zeta", 0.0, 1.0), 2),
-                grid_power=round(trial.suggest_float("grid_power", 0.7, 3.0), 2),
-                last_time=round(trial.suggest_float("last", 0.01, 0.25, log=True), 3),
-            )
-            means = row_means(rows := runner.run(Settings(sampler)))
-            score = float(means["lpips"] or 0.0) + sum(row["crps"] for row in rows) / len(rows)
-            tried.append((score, Settings(sampler)))
-            return score
+        def loss(settings: Settings) -> float:
+            rows = runner.run(settings)
+            return float(row_means(rows)["lpips"] or 0.0) + mean([row["crps"] for row in rows])
 
-        study.optimize(objective, n_trials=self.trials)
-        return min(tried, key=lambda pair: pair[0])[1]
+        return best(DIFFPIR, evaluations, self.trials, loss)
 
     def draw(self, records: list[Record]) -> None:
         """Draw LPIPS and CRPS against the number of evaluations, one column per task."""

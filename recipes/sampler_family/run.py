@@ -1,30 +1,38 @@
-"""One family of samplers against exact posteriors, at 8 and 25 denoiser evaluations.
+"""One family of samplers against exact posteriors, each tuned for the prior, at few denoiser evaluations.
 
-python -m recipes.sampler_family.run                                      # about five minutes on one core
-python -m recipes.sampler_family.run --seeds 0 --observations 1 --pages /tmp/family
+python -m recipes.sampler_family.run                                      # about half an hour on one core
+python -m recipes.sampler_family.run --seeds 0 --observations 1 --trials 2 --evaluations 8 --pages /tmp/family
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import optuna
 import torch
 import tyro
+from torch import Tensor
 
 import lavps
 from lavps.benchmark.report import markdown_table
-from lavps.data_step import Isotropic, Stationary
+from lavps.data_step import Stationary
 from lavps.evaluation import exact_samples, oracle_mixture, oracle_problem, score
-from lavps.guidance import Linearized
-from lavps.samplers import Sampler
+from lavps.operators.families import FixedOperator
+from lavps.samplers import DDIM, DiffPIR, Sampler, Settings
+from lavps.training.tuning import TuningConfig, tune
 
 from ..common.labels import TITLES
-from ..common.oracle import TASKS, standard_error
+from ..common.oracle import TASKS, Task, standard_error
 from ..common.pages import read, versions_of, write_json, write_page
+from ..common.search import SPACES, best
 
-FLOOR = "exact posterior (floor)"
+FLOOR, UNGUIDED, LEARNED = "exact posterior (floor)", "DDIM (no measurement)", "TunedPIR (learned schedule)"
+OURS = (LEARNED, "WienerPIR", "MGDM (linearized)")
+TUNING_SEED = 100  # of the observations on which samplers are tuned
 
 
 @dataclass(frozen=True)
@@ -33,74 +41,144 @@ class Config:
 
     pages: Path = Path("benchmarks")
     """Folder of the page and its numbers."""
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the means of the mixtures."""
     observations: int = 4
     """Number of observations per mixture and task."""
     samples: int = 128
     """Number of posterior samples per observation."""
-    evaluations: tuple[int, ...] = (8, 25)
+    evaluations: tuple[int, ...] = (8, 12, 25)
     """Numbers of denoiser evaluations."""
+    learned: tuple[int, ...] = (8, 12, 25)
+    """Numbers of evaluations of the learned schedules."""
+    trials: int = 12
+    """Settings of each sampler that are tried for each mixture, task and number of evaluations."""
+    iterations: int = 100
+    """Optimizer steps of a learned schedule."""
     page_only: bool = False
     """Whether to write the page from the stored numbers, without sampling."""
 
 
-def family(prior: lavps.GaussianMixturePrior, evaluations: int) -> dict[str, Sampler]:
-    """Return the samplers, with as many denoiser evaluations or one less."""
-    images = prior.sample(512, seed=9)
-    bounded = Isotropic(variance=float(images.var(0).mean()))
-    return {
-        "DDIM (no measurement)": lavps.DDIM(prior, num_steps=evaluations),
-        "DiffPIR": lavps.DiffPIR(prior, num_steps=evaluations),
-        "WienerPIR": lavps.WienerPIR(prior, num_steps=evaluations, covariance=Stationary.fit(images)),
-        "DDNM+": lavps.DDNM(prior, num_steps=evaluations),
-        "Pi-GDM": lavps.PiGDM(prior, num_steps=evaluations),
-        "MMPS": lavps.MMPS(prior, num_steps=evaluations),
-        "DAPS": lavps.DAPS(prior, num_steps=evaluations // 2),
-        "DAPS, bounded variance": lavps.DAPS(prior, num_steps=evaluations // 2, covariance=bounded),
-        "MGDM (linearized)": lavps.MGDM(prior, num_steps=evaluations + 1, guidance=Linearized()),
-    }
+def spectrum(prior: lavps.GaussianMixturePrior) -> Stationary:
+    """Return the spectrum of a prior's images."""
+    return Stationary.fit(prior.sample(512, seed=9))
+
+
+def bound(settings: Settings, prior: lavps.GaussianMixturePrior) -> Sampler:
+    """Return the sampler for a prior, with its spectrum where the sampler has one."""
+    sampler = settings.sampler(prior)
+    if isinstance(sampler, DiffPIR) and isinstance(sampler.covariance, Stationary):
+        return replace(sampler, covariance=spectrum(prior))
+    return sampler
+
+
+def tuned(
+    config: Config, prior: lavps.GaussianMixturePrior, task: Task, evaluations: int
+) -> dict[str, Settings]:
+    """Return every sampler with its best settings on observations of their own."""
+    _, problem = oracle_problem(prior, task, config.observations, seed=TUNING_SEED)
+    exact = lavps.exact_posterior(prior, problem)
+
+    def loss(settings: Settings) -> float:
+        samples = bound(settings, prior).sample(problem, config.samples // 4).samples
+        return score(samples, problem, exact).sw2
+
+    found = {name: best(name, evaluations, config.trials, loss) for name in SPACES}
+    if evaluations in config.learned:
+        found[LEARNED] = learned(config, prior, problem, evaluations)
+    return {UNGUIDED: Settings(DDIM(prior, num_steps=evaluations))} | found
+
+
+def learned(
+    config: Config, prior: lavps.GaussianMixturePrior, problem: lavps.InverseProblem, evaluations: int
+) -> Settings:
+    """Return a schedule learned on samples of a mixture."""
+    images, std = prior.sample(1024, seed=77), float(problem.noise.std)  # type: ignore[attr-defined]
+
+    def drawn(items: Sequence[int]) -> Tensor:
+        return images[[item % len(images) for item in items]]
+
+    result = tune(
+        lavps.WienerPIR(prior, num_steps=evaluations, covariance=spectrum(prior)),
+        drawn,
+        prior.sample(64, seed=5),
+        FixedOperator(problem.operator),
+        (std, std),
+        TuningConfig(iterations=config.iterations, batch_size=16),
+    )
+    return Settings(result.sampler)
 
 
 def measure(config: Config) -> list[dict[str, Any]]:
-    """Score every sampler on all mixtures; one row per task, number of evaluations and method."""
+    """Tune every sampler and score it on all mixtures; one row per task, number of evaluations and method."""
     rows: dict[tuple[str, int, str], dict[str, Any]] = {}
     for seed in config.seeds:
         prior = oracle_mixture(seed=seed)
-        for task in TASKS:
+        for task, evaluations in product(TASKS, config.evaluations):
             _, problem = oracle_problem(prior, task, config.observations, seed=seed)
             exact = lavps.exact_posterior(prior, problem)
             floor = score(exact_samples(problem, exact, config.samples), problem, exact)
-            for evaluations in config.evaluations:
-                results = {FLOOR: (floor, 0.0, 0.0)}
-                for name, sampler in family(prior, evaluations).items():
-                    posterior = sampler.sample(problem, config.samples)
-                    found, trace = score(posterior.samples, problem, exact), posterior.trace
-                    results[name] = (found, trace.forwards, trace.backwards)
-                for name, (found, forwards, backwards) in results.items():
-                    empty = {"task": task, "evaluations": evaluations, "method": name, "sw2_by_item": []}
-                    row = rows.setdefault((task, evaluations, name), empty)
-                    row["sw2_by_item"] += found.sw2_by_item
-                    row.setdefault("std_ratio_by_mixture", []).append(found.std_ratio)
-                    row |= {"forwards": forwards, "backwards": backwards}
-        print(f"mixture {seed} done", flush=True)
+            results = {FLOOR: (floor, 0.0, 0.0, None)}
+            for name, settings in tuned(config, prior, task, evaluations).items():
+                posterior = bound(settings, prior).sample(problem, config.samples)
+                found, trace = score(posterior.samples, problem, exact), posterior.trace
+                results[name] = (found, trace.forwards, trace.backwards, settings.to_dict())
+            for name, (found, forwards, backwards, chosen) in results.items():
+                empty = {"task": task, "evaluations": evaluations, "method": name, "sw2_by_item": []}
+                row = rows.setdefault((task, evaluations, name), empty)
+                row["sw2_by_item"] += found.sw2_by_item
+                row.setdefault("std_ratio_by_mixture", []).append(found.std_ratio)
+                row.setdefault("settings_by_mixture", []).append(chosen)
+                row |= {"forwards": forwards, "backwards": backwards}
+                print(seed, task, evaluations, name, round(found.sw2, 4), flush=True)
     return list(rows.values())
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of some numbers."""
+    return sum(values) / len(values)
 
 
 def table(rows: list[dict[str, Any]], counts: list[int]) -> str:
     """Return the distances of one task, a column per number of evaluations."""
-    head, lines = ["method"], []
-    for count in counts:
-        head += [f"SW2 at {count}", "std ratio", "forward, backward passes"]
+    shown = 25 if 25 in counts else counts[-1]
+    head = ["method", *(f"SW2 at {count}" for count in counts)]
+    head += [f"std ratio at {shown}", f"backward passes at {shown}"]
+    lines = []
     for name in dict.fromkeys(row["method"] for row in rows):
-        line = [name]
-        for count in counts:
-            row = next(r for r in rows if r["method"] == name and r["evaluations"] == count)
-            values, ratios = row["sw2_by_item"], row["std_ratio_by_mixture"]
-            line += [f"{sum(values) / len(values):.3f} ± {standard_error(row):.3f}"]
-            line += [f"{sum(ratios) / len(ratios):.2f}", f"{row['forwards']:.0f}, {row['backwards']:.0f}"]
-        lines.append(line)
+        found = {row["evaluations"]: row for row in rows if row["method"] == name}
+        cells = [
+            f"{mean(found[count]['sw2_by_item']):.3f} ± {standard_error(found[count]):.3f}"
+            if count in found
+            else "-"
+            for count in counts
+        ]
+        middle = found.get(shown, list(found.values())[-1])
+        ratio, backwards = mean(middle["std_ratio_by_mixture"]), middle["backwards"]
+        lines.append([name, *cells, f"{ratio:.2f}", f"{backwards:.0f}"])
     return markdown_table(head, lines)
+
+
+def first(rows: list[dict[str, Any]]) -> str:
+    """Return, for each task and number of evaluations, the best of our samplers beside the best of the others."""
+    lines = []
+    for task, count in dict.fromkeys((row["task"], row["evaluations"]) for row in rows):
+        here = [row for row in rows if (row["task"], row["evaluations"]) == (task, count)]
+        ours, other = (
+            min(
+                (r for r in here if r["method"] != FLOOR and (r["method"] in OURS) == own),
+                key=lambda row: mean(row["sw2_by_item"]),
+            )
+            for own in (True, False)
+        )
+        paired = [a - b for a, b in zip(ours["sw2_by_item"], other["sw2_by_item"], strict=True)]
+        error = standard_error({"sw2_by_item": paired})
+        names = [
+            f"{row['method']}: {mean(row['sw2_by_item']):.3f}, {row['backwards']:.0f} backward passes"
+            for row in (ours, other)
+        ]
+        lines.append([TITLES[task], str(count), *names, f"{mean(paired):+.3f} ± {error:.3f}"])
+    return markdown_table(["task", "evaluations", "best of ours", "best of the others", "difference"], lines)
 
 
 def main(config: Config) -> None:
@@ -112,6 +190,8 @@ def main(config: Config) -> None:
             "mixtures": len(config.seeds),
             "observations": config.observations,
             "samples": config.samples,
+            "trials": config.trials,
+            "iterations": config.iterations,
             "rows": measure(config),
         }
         write_json(config.pages, "sampler_family", result)
@@ -130,9 +210,13 @@ def main(config: Config) -> None:
         observations=result["observations"],
         count=result["mixtures"] * result["observations"],
         samples=result["samples"],
+        trials=result["trials"],
+        iterations=result["iterations"],
+        first=first(rows),
         tables="\n\n".join(tables),
     )
 
 
 if __name__ == "__main__":
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     main(tyro.cli(Config))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import optuna
 
-from lavps.data_step import Covariance, Isotropic
+from lavps.data_step import Isotropic
 from lavps.guidance import Linearized
 from lavps.samplers import (
     DAPS,
@@ -118,13 +117,7 @@ FIRST: dict[str, list[Callable[[int], dict[str, float]]]] = {
 }
 
 
-def best(
-    name: str,
-    evaluations: int,
-    trials: int,
-    loss: Callable[[Settings], float],
-    covariance: Covariance | None = None,
-) -> Settings:
+def best(name: str, evaluations: int, trials: int, loss: Callable[[Settings], float]) -> Settings:
     """Return the settings of a sampler with the lowest loss.
 
     Args:
@@ -132,7 +125,6 @@ def best(
         evaluations: Number of denoiser evaluations.
         trials: Number of settings that are tried.
         loss: Loss of settings.
-        covariance: Covariance of WienerPIR, if not its default.
     """
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=evaluations))
     for point in FIRST[name]:
@@ -140,10 +132,8 @@ def best(
     tried: list[tuple[float, Settings]] = []
 
     def objective(trial: optuna.Trial) -> float:
-        sampler = SPACES[name](trial, evaluations)
-        if covariance is not None and isinstance(sampler, WienerPIR):
-            sampler = replace(sampler, covariance=covariance)
-        tried.append((loss(Settings(sampler)), Settings(sampler)))
+        settings = Settings(SPACES[name](trial, evaluations))
+        tried.append((loss(settings), settings))
         return tried[-1][0]
 
     study.optimize(objective, n_trials=trials)

@@ -7,7 +7,7 @@ python -m recipes.sampler_family.run --seeds 0 --observations 1 --trials 2 --eva
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lavps.benchmark.report import markdown_table
 from lavps.data_step import Stationary
 from lavps.evaluation import exact_samples, oracle_mixture, oracle_problem, score
 from lavps.operators.families import FixedOperator
-from lavps.samplers import DDIM, DiffPIR, Sampler, Settings
+from lavps.samplers import DDIM, Settings
 from lavps.training.tuning import TuningConfig, tune
 
 from ..common.labels import TITLES
@@ -59,19 +59,6 @@ class Config:
     """Whether to write the page from the stored numbers, without sampling."""
 
 
-def spectrum(prior: lavps.GaussianMixturePrior) -> Stationary:
-    """Return the spectrum of a prior's images."""
-    return Stationary.fit(prior.sample(512, seed=9))
-
-
-def bound(settings: Settings, prior: lavps.GaussianMixturePrior) -> Sampler:
-    """Return the sampler for a prior, with its spectrum where the sampler has one."""
-    sampler = settings.sampler(prior)
-    if isinstance(sampler, DiffPIR) and isinstance(sampler.covariance, Stationary):
-        return replace(sampler, covariance=spectrum(prior))
-    return sampler
-
-
 def tuned(
     config: Config, prior: lavps.GaussianMixturePrior, task: Task, evaluations: int
 ) -> dict[str, Settings]:
@@ -80,7 +67,7 @@ def tuned(
     exact = lavps.exact_posterior(prior, problem)
 
     def loss(settings: Settings) -> float:
-        samples = bound(settings, prior).sample(problem, config.samples // 4).samples
+        samples = settings.sampler(prior).sample(problem, config.samples // 4).samples
         return score(samples, problem, exact).sw2
 
     found = {name: best(name, evaluations, config.trials, loss) for name in SPACES}
@@ -99,7 +86,7 @@ def learned(
         return images[[item % len(images) for item in items]]
 
     result = tune(
-        lavps.WienerPIR(prior, num_steps=evaluations, covariance=spectrum(prior)),
+        lavps.WienerPIR(prior, num_steps=evaluations, covariance=Stationary.fit(prior.sample(512, seed=9))),
         drawn,
         prior.sample(64, seed=5),
         FixedOperator(problem.operator),
@@ -120,7 +107,7 @@ def measure(config: Config) -> list[dict[str, Any]]:
             floor = score(exact_samples(problem, exact, config.samples), problem, exact)
             results = {FLOOR: (floor, 0.0, 0.0, None)}
             for name, settings in tuned(config, prior, task, evaluations).items():
-                posterior = bound(settings, prior).sample(problem, config.samples)
+                posterior = settings.sampler(prior).sample(problem, config.samples)
                 found, trace = score(posterior.samples, problem, exact), posterior.trace
                 results[name] = (found, trace.forwards, trace.backwards, settings.to_dict())
             for name, (found, forwards, backwards, chosen) in results.items():

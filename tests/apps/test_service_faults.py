@@ -396,6 +396,33 @@ def test_headers_that_do_not_arrive_close_the_connection(first: bytes) -> None:
     assert asyncio.run(scenario()).count(b"204") == bool(first)
 
 
+def test_a_length_that_is_stated_twice_closes_the_connection(models: dict[str, Any], tmp_path: Path) -> None:
+    """What follows such a request on its connection is not answered as a second request."""
+    uvicorn = pytest.importorskip("uvicorn")
+    app = Serving(models, tmp_path / "spool", LIMITS).in_process()
+    inner = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    lengths = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    words = b"POST /v1/restore?model=plain&task=denoise HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lengths + inner
+
+    async def scenario() -> bytes:
+        config = uvicorn.Config(app, port=0, log_level="error", http=timed_protocol(10))
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection(*server.servers[0].sockets[0].getsockname()[:2])
+        writer.write(words)
+        answer = await asyncio.wait_for(reader.read(), 30)  # until the server closes the connection
+        writer.close()
+        server.should_exit = True
+        await serving
+        return answer
+
+    answer = asyncio.run(scenario())
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
 def peak_of(script: str, *words: object) -> float:
     """Megabytes that a script needs at most, beyond those of its imports; its output must be empty."""
     whole = f"""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..extras import require
+from ..io.regular import require_file
 from ..priors.adapters import NetworkPrior, Prediction
 from ..priors.latent import LatentPrior
 from ..priors.protocol import Prior, RescaledPrior
@@ -26,7 +27,7 @@ from .labels import Labelled, chosen_label
 from .layout import Loaded, LoadOptions
 from .reading import require_safe_unpickler
 from .schedules import schedule_of
-from .sizes import read_text, require_file, require_network
+from .sizes import read_text, require_network
 
 _PREDICTIONS: dict[str, Prediction] = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
 _DENOISERS = ("UNet2DModel", "DiTTransformer2DModel", "Transformer2DModel")

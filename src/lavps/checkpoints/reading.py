@@ -21,8 +21,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..io.regular import require_file
 from .safe_pickle import Instance, read_pickle
-from .sizes import require_expanded, require_file
+from .sizes import require_expanded
 
 # Torch files from before version 1.6 begin with a pickle of this number.
 _TORCH_LEGACY = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")

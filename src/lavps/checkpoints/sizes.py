@@ -11,12 +11,10 @@ __all__ = [
     "read_text",
     "require_checkpoint",
     "require_expanded",
-    "require_file",
     "require_network",
     "weights_in",
 ]
 
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from ..io.regular import require_file
 from ..nn import build_network
 
 SMALL_FILE = 1 << 24  # maximum size of a configuration in bytes
@@ -33,21 +32,6 @@ _LONGEST = 64  # maximum number of levels; a schedule is not part of a network's
 # Numbers of modules, each of which has at least one tensor.
 _COUNTS = ("depth", "depths", "mapping_depth", "blocks", "layers_per_block", "num_layers")
 _SLACK = 1 << 16  # values that a network may have beyond those of a checkpoint of another library
-
-
-def require_file(path: Path, max_bytes: int | None = None) -> Path:
-    """Return a path; raise an error if it is no regular file (a pipe, a device), or too large.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is no regular file, or has more than ``max_bytes`` bytes.
-    """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path} is no regular file")
-    if max_bytes is not None and found.st_size > max_bytes:
-        raise ValueError(f"{path} has {found.st_size} bytes, more than {max_bytes}")
-    return path
 
 
 def read_text(path: Path) -> str:

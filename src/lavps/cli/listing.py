@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..image_formats import SUFFIXES, is_image
+from ..io.regular import read_file
 from ..restoration.degraded import degraded_records
 
 
@@ -42,8 +43,8 @@ def image_files(paths: Sequence[Path], output: Path) -> list[Path]:
 
 def _images_in(folder: Path) -> list[Path]:
     try:
-        _, sources = degraded_records((folder / "manifest.json").read_bytes())
-    except OSError:
+        _, sources = degraded_records(read_file(folder / "manifest.json"))
+    except (OSError, ValueError):
         sources = {}
     previews = {image for image, measurement in sources.items() if (folder / measurement).is_file()}
     return sorted(file for file in folder.iterdir() if is_image(file.name) and file.name not in previews)

@@ -33,8 +33,10 @@ from PIL.ImageFile import ImageFile as PillowFile
 from torch import Tensor
 
 from ..image_formats import SUFFIXES, Format
+from .directories import require_directories
 from .image import ImageError, ImageFile, JPEGCoding, Metadata
 from .metadata import read_metadata
+from .regular import read_file
 from .sixteen_bit import is_wide, rawmode_of, read_wide, tag_of
 
 MOST_PIXELS = 100_000_000
@@ -69,10 +71,11 @@ def read_image(source: str | Path | bytes, max_pixels: int = MOST_PIXELS) -> Ima
         (2, 4)
     """
     name = "the image" if isinstance(source, bytes) else str(source)
-    encoded = source if isinstance(source, bytes) else Path(source).read_bytes()
+    encoded = source if isinstance(source, bytes) else read_file(source)
     with _refusing(name):
         if is_array(encoded):
             return _from_array(encoded, max_pixels)
+        require_directories(encoded)
         with _opened(encoded) as image:
             _require_size(image.size[1], image.size[0], max_pixels)
             _require_tiles(image)

@@ -12,6 +12,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ..image_formats import Format
+from .directories import require_entries
 from .image import Metadata
 
 _ORIENTATION = 0x0112
@@ -21,6 +22,7 @@ _DESCRIPTIVE = (270, 271, 272, 305, 306, 315, 316, 33432, 0x8769, 0x8825)
 _NESTED, _INTEROPERABILITY, _XMP = (0x8769, 0x8825), 0xA005, 700
 _XMP_NAME = "XML:com.adobe.xmp"
 _XMP_ORIENTATION = re.compile(rb'(tiff:Orientation(?:="|>))[0-9]')
+_MOST_TEXT = 1 << 20  # characters; compressed text expands up to a thousand times
 _NOT_TEXT = (_XMP_NAME, "Raw profile type exif", "Raw profile type icc")
 
 
@@ -35,10 +37,15 @@ def read_metadata(image: Image.Image, notes: list[str]) -> tuple[Metadata, int]:
     if dpi is not None and orientation >= 5:
         dpi = dpi[::-1]
     icc = None if image.mode == "CMYK" else image.info.get("icc_profile") or None
-    return Metadata(icc, exif, _xmp(image), dpi, _text(image)), orientation
+    text = _text(image)
+    if sum(len(name) + len(value) for name, value in text) > _MOST_TEXT:
+        text = ()
+        notes.append(f"its text entries have more than {_MOST_TEXT} characters and are left out")
+    return Metadata(icc, exif, _xmp(image), dpi, text), orientation
 
 
 def _exif(image: Image.Image) -> tuple[bytes | None, int]:
+    require_entries(_exif_block(image))
     found = image.getexif()
     orientation = found.get(_ORIENTATION, 1)
     kept = Image.Exif()
@@ -49,6 +56,13 @@ def _exif(image: Image.Image) -> tuple[bytes | None, int]:
             inner = {name: value for name, value in nested.items() if name != _INTEROPERABILITY}
             kept[tag] = inner if tag in _NESTED else found[tag]
     return (kept.tobytes() if len(kept) else None), (int(orientation) if orientation in range(1, 9) else 1)
+
+
+def _exif_block(image: Image.Image) -> bytes:
+    """Return the EXIF of a PNG or WebP file as Pillow finds it; for others, it was checked."""
+    text = image.info.get("Raw profile type exif", "")
+    block = image.info.get("exif") or bytes.fromhex("".join(text.split("\n")[3:]))
+    return bytes(block).removeprefix(b"Exif\0\0") if image.format in ("PNG", "WEBP") else b""
 
 
 def _dpi(found: Any) -> tuple[float, float] | None:

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..io.regular import read_file
+
 
 def script_of(task: str | None) -> Path | None:
     """Return the Python file that a task "file.py:attribute" executes; None for a named task."""
@@ -48,8 +50,8 @@ class DegradedRecord:
 def degraded_record(file: Path) -> DegradedRecord | None:
     """Return the entry of a file in the manifest beside it, if there is one."""
     try:
-        about = (file.parent / "manifest.json").read_bytes()
-    except OSError:
+        about = read_file(file.parent / "manifest.json")
+    except (OSError, ValueError):
         return None
     return degraded_records(about)[0].get(file.name)
 
@@ -58,18 +60,21 @@ def degraded_records(about: bytes) -> tuple[dict[str, DegradedRecord], dict[str,
     """Return the entries of a manifest of ``lavps degrade``, and the measurement that each image file shows.
 
     Args:
-        about: Content of ``manifest.json``; a manifest of another program gives no entries.
+        about: Content of ``manifest.json``; a damaged manifest, or one of another program, gives no entries.
     """
     records: dict[str, DegradedRecord] = {}
     sources: dict[str, str] = {}
     try:
         values = json.loads(about)
         for entry in values["measurements"]:
-            drawn = OperatorDraw(int(values["seed"]), int(entry["item"]), tuple(entry["image_shape"]))
+            shape = tuple(entry["image_shape"])
+            if not all(isinstance(side, int) and side > 0 for side in shape):
+                raise ValueError(f"image_shape is {shape}")
+            drawn = OperatorDraw(int(values["seed"]), int(entry["item"]), shape)
             record = DegradedRecord(str(values["task"]), float(values["noise"]), drawn)
             records[entry["measurement"]] = record
             if (image := entry.get("picture")) not in (None, entry["measurement"]):
                 records[image], sources[image] = record, entry["measurement"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {}, {}
     return records, sources

@@ -29,6 +29,7 @@ from ..evaluation.noise_level import NoiseEstimate, estimated_noise
 from ..io.arrays import read_array, read_kernel, read_mask
 from ..io.decode import MOST_PIXELS, is_array, read_image
 from ..io.image import ImageError, ImageFile, match_channels
+from ..io.regular import read_file
 from ..noise import as_noise
 from ..operators import JPEG, Blur, Mask, Operator
 from ..operators.families import CentreBox, FixedOperator
@@ -112,7 +113,7 @@ class MeasurementSpec:
             ValueError: The task is unknown, or does not fit the file.
         """
         file = Path(file)
-        return self.read_content(file.read_bytes(), degraded_record(file), image_shape)
+        return self.read_content(read_file(file), degraded_record(file), image_shape)
 
     def read_content(
         self,

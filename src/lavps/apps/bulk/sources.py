@@ -29,6 +29,9 @@ PARTITION = 1024
 _TARS = (".tar", ".tar.gz", ".tgz")
 _NAMES = ("name", "__key__", "key", "file_name", "filename", "path", "id")
 _ROWS = 64  # rows of a Parquet file read at a time
+_MOST_BYTES = 1 << 30  # of a member of a tar, which a compressed tar may only claim to have
+_MOST_HEADER = 1 << 20  # bytes of a long name or of extended attributes in a tar
+_HEADERS = b"LKxgX"  # types of such members
 
 
 @dataclass(frozen=True)
@@ -167,19 +170,19 @@ class Source:
     def _file(self, name: str, record: DegradedRecord | None) -> Item:
         try:
             return Item(name, self.store.read(name), record=record)
-        except OSError as error:
-            return Item(name, None, f"the file cannot be read: {error.strerror or error}")
+        except (OSError, ValueError) as error:
+            return Item(name, None, f"the file cannot be read: {getattr(error, 'strerror', None) or error}")
 
     def _members(self, partition: Partition) -> Iterator[Item]:
         try:
             with self.store.open(partition.shard) as file:
                 tail: Any = _Tail(file)
-                with tarfile.open(fileobj=tail, mode="r|*") as archive:
+                with tarfile.open(fileobj=tail, mode="r|*", tarinfo=_Member) as archive:
                     for member in archive:
                         yield from _member(archive, member)
                 if partition.shard.endswith(".tar") and any(tail.last):
                     raise tarfile.ReadError("the end-of-archive marker is missing")
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, RecursionError) as error:
             yield Item(f"({partition.shard})", None, f"the shard is damaged or cannot be read: {error}")
 
     def _row_groups(self, name: str) -> int:
@@ -206,6 +209,21 @@ class Source:
             yield Item(group, None, f"the shard is damaged or cannot be read: {error}")
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose long name and extended attributes, which tarfile holds in memory, are bounded."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """Return the member that a header describes."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _HEADERS and member.size > _MOST_HEADER:
+            raise tarfile.ReadError(f"a header has {member.size} bytes, more than {_MOST_HEADER}")
+        return member
+
+    def _proc_gnusparse_10(self, *_: Any) -> None:  # its map of any length precedes the content
+        raise tarfile.ReadError("a member is sparse")
+
+
 class _Tail:
     """A file that keeps the last block read, which is zero at the end of a complete tar."""
 
@@ -226,7 +244,7 @@ def _safe(name: str) -> str:
 def _records(store: Store, folder: str) -> tuple[dict[str, DegradedRecord], dict[str, str]]:
     try:
         return degraded_records(store.read(f"{folder}/manifest.json" if folder else "manifest.json"))
-    except (OSError, KeyError):
+    except (OSError, KeyError, ValueError):
         return {}, {}
 
 
@@ -248,6 +266,9 @@ def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Item]
         return
     if name.is_absolute() or ".." in name.parts or not member.isfile():
         yield Item(member.name, None, "the member is a link or a device, or its path leaves the tar")
+        return
+    if member.issparse() or member.size > _MOST_BYTES:
+        yield Item(member.name, None, f"the member is sparse, or has more than {_MOST_BYTES} bytes")
         return
     file: IO[bytes] | None = archive.extractfile(member)
     content = b"" if file is None else file.read()

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from ...extras import require
 from ...io.atomic import write_atomically
+from ...io.regular import read_file
 
 THREADS = 8  # concurrent reads or writes per process, since each file of an object store is a round trip
 # Stores with atomic puts, whose renames are a copy and a removal.
@@ -65,9 +66,9 @@ class Store:
         return system, f"{root.rstrip('/')}/{name}" if name else root
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file; raises ValueError if a local one is a pipe, a device or too large."""
         system, path = self._at(name)
-        content: bytes = system.cat_file(path)
+        content: bytes = system.cat_file(path) if is_url(self.root) else read_file(path)
         return content
 
     def open(self, name: str) -> AbstractContextManager[IO[bytes]]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from ...extras import require
 from ...image_formats import SUFFIXES
 from ...restoration.presets import Quality
-from .guard import PUBLIC, LoopbackGuard, TokenGuard
+from .guard import PUBLIC, FramingGuard, LoopbackGuard, TokenGuard
 from .jobs import Job, Options, Refused
 from .metrics import Metrics
 from .pool import TASKS
@@ -87,6 +87,7 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
         app.add_middleware(TokenGuard, token=token)
     else:
         app.add_middleware(LoopbackGuard)
+    app.add_middleware(FramingGuard)
 
     @app.exception_handler(Refused)
     async def refused(request: Request, refusal: Refused) -> Any:

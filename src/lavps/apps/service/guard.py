@@ -1,4 +1,4 @@
-"""Middlewares in front of the service: checks of token and origin, hiding of Ray's paths, a limit of time.
+"""Middlewares in front of the service: checks of token, origin and length, hiding of Ray's paths, limits.
 
 Paths are those of the ASGI scope, which the routing uses too. The URL of a request object is built from the
 Host header, which the client chooses.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "PUBLIC",
+    "FramingGuard",
     "HiddenPaths",
     "LoopbackGuard",
     "TokenGuard",
@@ -98,6 +99,29 @@ def _name(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+class FramingGuard:
+    """Middleware that refuses a request whose length is stated in two ways (request smuggling).
+
+    A proxy in front may use one of them and the service the other. The rest of the body would then be a
+    second request, on a connection that other clients share. The connection is closed.
+
+    Args:
+        app: Application behind the guard.
+    """
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Forward a request, or answer it with 400."""
+        names = {name for name, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            reason = "Content-Length and Transfer-Encoding exclude each other"
+            await _refuse(scope, send, 400, reason, [(b"connection", b"close")])
+        else:
+            await self.app(scope, receive, send)
 
 
 class HiddenPaths:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ...checkpoints import load_prior, local_copy
 from ...checkpoints.folder import read_config
 from ...image_formats import DEFAULT_SUFFIX
+from ...io.directories import require_directories
 from ...io.encode import encode_image
 from ...io.image import ImageError, ImageFile
 from ...noise import GaussianNoise
@@ -120,6 +121,7 @@ class ModelPool:
         if evaluations > most:
             raise Refused(422, f"this quality takes {evaluations:g} evaluations, more than {most}")
         try:  # the header, before anything is decoded
+            require_directories(request.content)
             with Image.open(io.BytesIO(request.content), formats=("PNG", "JPEG", "TIFF", "WEBP")) as image:
                 width, height = image.size
         except Exception:  # decoding reports the error

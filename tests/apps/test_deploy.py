@@ -75,3 +75,15 @@ def test_clusters_authenticate_with_a_token() -> None:
     assert "~/.ray/auth_token" in cluster["file_mounts"]
     starts = [*cluster["head_start_ray_commands"], *cluster["worker_start_ray_commands"]]
     assert all(line.startswith("RAY_AUTH_MODE=token ") for line in starts if "ray start" in line)
+
+
+def test_the_ports_of_ray_are_open_to_the_cluster_only() -> None:
+    policy = read("network-policy.yaml")
+    assert (policy["apiVersion"], policy["kind"]) == ("networking.k8s.io/v1", "NetworkPolicy")
+    ray = {"matchLabels": {"ray.io/is-ray-node": "yes"}}
+    assert policy["spec"]["podSelector"] == ray
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    within, submission = policy["spec"]["ingress"]
+    assert within == {"from": [{"podSelector": ray}]}
+    assert submission["ports"] == [{"protocol": "TCP", "port": 8265}]
+    assert all(peer["podSelector"] for peer in submission["from"])  # an empty one would admit every pod

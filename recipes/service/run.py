@@ -88,7 +88,7 @@ def load(service: RunningService, config: Config) -> dict[str, Any]:
             outcome = "restored"
             try:
                 service.client.restore(
-                    encoded(number), Options("tiny", "denoise", seed=number, quality="fast")
+                    encoded(number), Options("tiny", "denoise", 0.05, seed=number, quality="fast")
                 )
             except Refused as refusal:
                 outcome = "refused" if refusal.status == 429 else "errors"
@@ -123,7 +123,7 @@ def memory(service: RunningService, config: Config) -> dict[str, Any]:
     marks, each = [], max(config.requests // 10, 1)
     with ThreadPoolExecutor(8) as pool:
         for start in range(0, config.requests, each):
-            options = [Options("tiny", "denoise", seed=start + n, quality="fast") for n in range(each)]
+            options = [Options("tiny", "denoise", 0.05, seed=start + n, quality="fast") for n in range(each)]
             list(pool.map(lambda one: service.client.restore(encoded(0), one, retries=10), options))
             marks.append([start + each, service.resident()])
     return {"mebibytes": marks}
@@ -147,7 +147,7 @@ def images(service: RunningService, config: Config) -> dict[str, Any]:
         elif number % 5 == 1:
             content[here:here] = chance.randbytes(length)
         try:
-            service.client.restore(bytes(content), Options("tiny", "denoise", evaluations=1), retries=10)
+            service.client.restore(bytes(content), Options("tiny", "denoise", 0.05, evaluations=1), retries=10)
             answers["200"] += 1
         except Refused as refusal:
             answers[str(refusal.status)] += 1

@@ -105,7 +105,7 @@ class Soak:
         while not self.stop.is_set():
             seed += 1
             try:
-                options = Options("tiny", "denoise", seed=seed, evaluations=_EVALUATIONS)
+                options = Options("tiny", "denoise", 0.05, seed=seed, evaluations=_EVALUATIONS)
                 job = self.service.client.submit(self.content, options)
             except Refused as refusal:
                 self._count(self.refused, str(refusal.status))

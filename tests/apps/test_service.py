@@ -85,7 +85,7 @@ def restored_by_the_library(
 
 
 def query(**options: object) -> dict[str, Any]:
-    return {"model": "plain", "task": "denoise", "wait": 60} | options
+    return {"model": "plain", "task": "denoise", "noise": 0.05, "wait": 60} | options
 
 
 # --- answers ----------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_an_answer_is_what_the_library_gives(models: dict[str, Any], tmp_path: P
             assert len(job["chi_square"]) == 1
             given = client.get(job["links"]["0"])
             assert given.headers["content-type"] == "image/png"
-            options = Options(name, "denoise", seed=seed)
+            options = Options(name, "denoise", 0.05, seed=seed)
             assert given.content == restored_by_the_library(models, encoded(1), options, tmp_path / name)
         assert client.get("/v1/models").json()["models"] == {"plain": [3, 8, 8], "warm": [3, 8, 8]}
 
@@ -143,7 +143,7 @@ def test_an_answer_takes_the_evaluations_that_were_asked_for(tmp_path: Path, eva
             assert answer.status_code == 200, answer.text
             job = answer.json()
             assert job["state"] == "done"
-            options = Options(name, task, evaluations=evaluations)
+            options = Options(name, task, 0.05, evaluations=evaluations)
             settings = ModelPool(models, FEW).settings(options)
             assert settings.counts.forwards <= evaluations
             assert name == "warm" or settings.counts.forwards == job["total"] == evaluations
@@ -155,7 +155,7 @@ def test_an_answer_takes_the_evaluations_that_were_asked_for(tmp_path: Path, eva
 def test_a_number_of_evaluations_outside_the_limits_is_refused(
     models: dict[str, Any], evaluations: int
 ) -> None:
-    request = Request("0" * 32, encoded(), Options("plain", "denoise", evaluations=evaluations))
+    request = Request("0" * 32, encoded(), Options("plain", "denoise", 0.05, evaluations=evaluations))
     with pytest.raises(Refused, match="evaluations must lie between 1 and 200") as refusal:
         ModelPool(models, Limits()).measured(request)
     assert refusal.value.status == 422
@@ -217,6 +217,43 @@ def test_what_is_too_much_or_wrong_is_refused(
         assert answer.status_code == status, answer.text
         assert answer.json()["detail"]
         assert not list((tmp_path / "spool").iterdir())
+
+
+def noisy(format: str) -> bytes:
+    """A grey image of 24 x 24 pixels with noise of standard deviation 0.1."""
+    pixels = 128 + np.random.default_rng(0).normal(0, 12.75, (24, 24, 3))
+    file = io.BytesIO()
+    Image.fromarray(np.rint(pixels).astype(np.uint8)).save(file, format)
+    return file.getvalue()
+
+
+def test_noise_that_is_not_sent_is_estimated_and_reported(models: dict[str, Any], tmp_path: Path) -> None:
+    unknown = {name: value for name, value in query(quality="fast").items() if name != "noise"}
+    with serving(models, tmp_path / "spool") as client:
+        job = client.post("/v1/restore", params=unknown, content=noisy("PNG")).json()
+        assert job["state"] == "done", job
+        assert job["options"]["noise"] is None
+        assert job["noise"] == pytest.approx(0.1, rel=0.1)
+        given = client.post("/v1/restore", params=unknown | {"noise": job["noise"]}, content=noisy("PNG")).json()
+        assert given["noise"] == job["noise"]
+        assert client.get(given["links"]["0"]).content == client.get(job["links"]["0"]).content
+    with serving(models, tmp_path / "spool") as client:  # read from disk
+        assert client.get(job["links"]["self"]).json() == job
+
+
+@pytest.mark.parametrize("kind", ["too small", "JPEG file", "JPEG task"])
+def test_noise_that_cannot_be_estimated_is_requested(
+    models: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    content = {"too small": encoded(height=3, width=3), "JPEG file": noisy("JPEG")}.get(kind, noisy("PNG"))
+    options = query(task="jpeg" if kind == "JPEG task" else "denoise", quality="fast")
+    unknown = {name: value for name, value in options.items() if name != "noise"}
+    with serving(models, tmp_path / "spool") as client:
+        answer = client.post("/v1/restore", params=unknown, content=content)
+        assert answer.status_code == 422
+        assert answer.json()["detail"].endswith(": send its standard deviation, such as noise=0.05")
+        assert "--noise" not in answer.json()["detail"]
+        assert client.post("/v1/restore", params=options, content=content).json()["state"] == "done"
 
 
 def test_a_body_without_a_length_is_cut_off(models: dict[str, Any], tmp_path: Path) -> None:
@@ -310,7 +347,7 @@ def test_accepted_jobs_survive_the_process(models: dict[str, Any], tmp_path: Pat
             done = client.get(f"/v1/jobs/{job['id']}", params={"wait": 60}).json()
             assert done["state"] == "done"
             alone = restored_by_the_library(
-                models, encoded(n), Options("plain", "denoise", seed=n, evaluations=60), tmp_path / str(n)
+                models, encoded(n), Options("plain", "denoise", 0.05, seed=n, evaluations=60), tmp_path / str(n)
             )
             assert client.get(done["links"]["0"]).content == alone
 
@@ -345,7 +382,7 @@ def test_a_lost_worker_loses_no_job(
     async def scenario() -> Any:
         desk = desk_with(models, tmp_path / "spool", faults)
         await desk.open()
-        job = await desk.submit(Options("plain", "denoise"), encoded())
+        job = await desk.submit(Options("plain", "denoise", 0.05), encoded())
         done = await desk.wait(job.id, 60)
         await desk.close()
         return done
@@ -360,7 +397,7 @@ def test_one_bad_request_of_a_batch_does_not_take_the_others_with_it(
 ) -> None:
     async def scenario() -> list[Any]:
         desk = desk_with(models, tmp_path / "spool", [RuntimeError("somebody's fault")])
-        jobs = [await desk.submit(Options("plain", "denoise", seed=n), encoded(n)) for n in range(3)]
+        jobs = [await desk.submit(Options("plain", "denoise", 0.05, seed=n), encoded(n)) for n in range(3)]
         await desk.open()
         ended = [await desk.wait(job.id, 60) for job in jobs]
         await desk.close()
@@ -569,19 +606,19 @@ def test_many_clients_at_once_have_the_right_answers(models: dict[str, Any], tmp
         assert client.healthy()
 
         def ask(n: int) -> bytes:
-            options = Options("plain", "denoise", seed=n % 5, quality="fast")
+            options = Options("plain", "denoise", 0.05, seed=n % 5, quality="fast")
             return client.restore(encoded(n % 3), options, retries=30).pictures["0"]
 
         with ThreadPoolExecutor(24) as pool:
             answers = list(pool.map(ask, range(48)))
         for n in range(15):
-            options = Options("plain", "denoise", seed=n % 5, quality="fast")
+            options = Options("plain", "denoise", 0.05, seed=n % 5, quality="fast")
             alone = levels(restored_by_the_library(models, encoded(n % 3), options, tmp_path / f"{n}"))
             for same in answers[n::15]:
                 assert np.abs(levels(same) - alone).max() <= 1
         with pytest.raises(Refused, match="token") as refusal:
             Client(url).models()
         assert refusal.value.status == 401
-        slow = client.submit(encoded(), Options("plain", "denoise", evaluations=200))
+        slow = client.submit(encoded(), Options("plain", "denoise", 0.05, evaluations=200))
         client.cancel(slow["id"])
         assert client.job(slow["id"])["state"] == "cancelled"

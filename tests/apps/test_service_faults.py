@@ -34,7 +34,7 @@ pytest.importorskip("httpx")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
 HERE = "http://127.0.0.1:8000"
 LIMITS = Limits(queue=16, batch=8)
-OPTIONS = Options("plain", "denoise", quality="fast")
+OPTIONS = Options("plain", "denoise", 0.05, quality="fast")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_done_job_fails_when_its_results_are_deleted(
     models: dict[str, Any], tmp_path: Path, content: bytes
 ) -> None:
     with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process(), base_url=HERE) as client:
-        query = {"model": "plain", "task": "denoise", "quality": "fast", "samples": 2, "wait": 60}
+        query = {"model": "plain", "task": "denoise", "noise": 0.05, "quality": "fast", "samples": 2, "wait": 60}
         for name in ("result-mean", "."):
             job = client.post("/v1/restore", params=query, content=content).json()
             assert job["state"] == "done"
@@ -148,7 +148,7 @@ def test_a_worker_task_that_ends_is_unhealthy_and_restarted(
     app = Serving(models, tmp_path / "spool", LIMITS).in_process()
     with TestClient(app, base_url=HERE) as client:
         assert client.get("/healthz").status_code == 200
-        query = {"model": "plain", "task": "denoise", "quality": "fast"}
+        query = {"model": "plain", "task": "denoise", "noise": 0.05, "quality": "fast"}
         job = client.post("/v1/restore", params=query, content=content).json()
         end, unhealthy = time.monotonic() + 60, False
         while client.get(f"/v1/jobs/{job['id']}").json()["state"] != "done":
@@ -164,7 +164,7 @@ def test_a_full_disk_answers_507_and_recovers(
 ) -> None:
     disk = Disk(monkeypatch)
     with TestClient(Serving(models, tmp_path / "spool", LIMITS).in_process(), base_url=HERE) as client:
-        query = {"model": "plain", "task": "denoise", "quality": "fast", "wait": 60}
+        query = {"model": "plain", "task": "denoise", "noise": 0.05, "quality": "fast", "wait": 60}
         disk.full = True
         answer = client.post("/v1/restore", params=query, content=content)
         assert answer.status_code == 507, answer.text
@@ -339,7 +339,7 @@ def test_a_body_that_does_not_arrive_is_given_up(models: dict[str, Any], tmp_pat
     sent: list[Any] = []
 
     async def scenario() -> None:
-        query = b"model=plain&task=denoise"
+        query = b"model=plain&task=denoise&noise=0.05"
         scope = {
             "type": "http", "method": "POST", "path": "/v1/restore", "query_string": query,
             "headers": [(b"host", b"127.0.0.1")],

@@ -123,7 +123,7 @@ def test_sixty_four_clients(service: Service, prior: Path, tmp_path: Path) -> No
     client = service.client
     expected = {n: alone(prior, n, encoded(n), tmp_path / str(n)) for n in range(6)}
     start = time.monotonic()
-    client.restore(encoded(0), Options("tiny", "denoise", quality="fast"))
+    client.restore(encoded(0), Options("tiny", "denoise", 0.05, quality="fast"))
     single = time.monotonic() - start
     stop, lock = time.monotonic() + LOAD, threading.Lock()
     times: list[float] = []
@@ -135,7 +135,7 @@ def test_sixty_four_clients(service: Service, prior: Path, tmp_path: Path) -> No
         while time.monotonic() < stop:
             start = time.monotonic()
             try:
-                answer = client.restore(encoded(n), Options("tiny", "denoise", seed=n, quality="fast"))
+                answer = client.restore(encoded(n), Options("tiny", "denoise", 0.05, seed=n, quality="fast"))
             except Refused as refusal:
                 if refusal.status != 429 or not refusal.wait:
                     raise
@@ -160,7 +160,7 @@ def test_sixty_four_clients(service: Service, prior: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("replica", ["sampler", "desk"])
 def test_a_killed_replica_loses_no_accepted_job(service: Service, replica: str) -> None:
     client = service.client
-    jobs = [client.submit(encoded(n), Options("tiny", "denoise", seed=n, evaluations=400)) for n in range(6)]
+    jobs = [client.submit(encoded(n), Options("tiny", "denoise", 0.05, seed=n, evaluations=400)) for n in range(6)]
     end = time.monotonic() + PATIENCE
     while client.job(jobs[0]["id"])["state"] == "queued" and time.monotonic() < end:
         time.sleep(0.05)
@@ -184,10 +184,10 @@ def test_web_pages_of_other_sites_and_paths_of_ray_are_refused(service: Service)
 
 
 def test_a_deleted_folder_ends_its_own_job_only(service: Service) -> None:
-    options = Options("tiny", "denoise", evaluations=300)
+    options = Options("tiny", "denoise", 0.05, evaluations=300)
     first = service.client.submit(encoded(0), options)
     jobs = [
-        service.client.submit(encoded(n), Options("tiny", "denoise", seed=n, evaluations=5)) for n in range(3)
+        service.client.submit(encoded(n), Options("tiny", "denoise", 0.05, seed=n, evaluations=5)) for n in range(3)
     ]
     shutil.rmtree(service.spool / jobs[1]["id"])
     assert [ended(service, job["id"])["state"] for job in jobs] == ["done", "failed", "done"]

@@ -8,7 +8,7 @@ given there.
 
 from __future__ import annotations
 
-__all__ = ["NoiseEstimate", "estimated_noise"]
+__all__ = ["NoiseEstimate", "UnknownNoise", "estimated_noise"]
 
 import math
 from dataclasses import dataclass
@@ -21,6 +21,18 @@ from .noise_estimate import estimate_noise
 
 _ROUNDING = 2.0 / 255.0 / math.sqrt(12.0)  # noise of rounding to 8 bits, the smallest estimate
 _LOSSY = ("JPEG", "WEBP")
+
+
+class UnknownNoise(ValueError):  # noqa: N818 - public name
+    """The noise cannot be estimated, and must be given.
+
+    Attributes:
+        reason: Reason, without the remedy.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}: give its standard deviation, such as --noise 0.05")
 
 
 @dataclass(frozen=True)
@@ -49,21 +61,20 @@ def estimated_noise(task: str, y: Tensor, image: ImageFile | None, operator: Ope
         operator: Operator of the measurement.
 
     Raises:
-        ValueError: The noise cannot be estimated, and must be given.
+        UnknownNoise: The noise cannot be estimated, and must be given.
     """
-    remedy = "give its standard deviation, such as --noise 0.05"
     if isinstance(operator, JPEG | HDRClip | PhaseRetrieval):
-        raise ValueError(f"the noise is not visible in measurements of {task}: {remedy}")
+        raise UnknownNoise(f"the noise is not visible in measurements of {task}")
     if image is None or y.ndim != 3:
-        raise ValueError(f"the noise of a measurement that is no image cannot be estimated: {remedy}")
+        raise UnknownNoise("the noise of a measurement that is no image cannot be estimated")
     if image.format in _LOSSY:
-        raise ValueError(f"{image.format} compression removes the noise that an estimate needs: {remedy}")
+        raise UnknownNoise(f"{image.format} compression removes the noise that an estimate needs")
     known = None
     if isinstance(operator, Mask):
         known = operator.mask.reshape(-1, *operator.mask.shape[-2:])
     try:
         std, uncertainty = estimate_noise(y, known)
     except ValueError as error:
-        raise ValueError(f"{error}: {remedy}") from error
+        raise UnknownNoise(str(error)) from error
     std, uncertainty = max(std, _ROUNDING), max(uncertainty, _ROUNDING / 10)
     return NoiseEstimate(float(f"{std:.3g}"), float(f"{uncertainty:.3g}"))

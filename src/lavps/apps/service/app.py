@@ -43,6 +43,7 @@ _FAILURES = {
     "503": "a model or a worker fails",
     "507": "the disk is full: see Retry-After",
 }
+_NOISE = "Standard deviation of the noise, with images in [-1, 1]; default an estimate from the image."
 _log = logging.getLogger("lavps.service")
 
 
@@ -137,7 +138,7 @@ def build_app(desk: BatchScheduler, probe: Any, token: str | None = None) -> Any
         request: Request,
         model: Annotated[str, Query(max_length=100, json_schema_extra={"enum": list(desk.bench.models)})],
         task: Annotated[str, Query(max_length=100, json_schema_extra={"enum": list(TASKS)})],
-        noise: Annotated[float, Query(gt=0, le=10)] = 0.05,
+        noise: Annotated[float | None, Query(gt=0, le=10, description=_NOISE)] = None,
         samples: Annotated[int, Query(ge=1, le=limits.max_samples)] = 1,
         seed: Annotated[int, Query(ge=0, lt=2**63)] = 0,
         quality: Quality | None = None,

@@ -28,6 +28,7 @@ class Restored:
     id: str  #: Id of the job.
     pictures: dict[str, bytes]  #: Encoded images: samples "0", "1", ...; if several, "mean", "uncertainty".
     chi_square: list[float]  #: Misfit of each sample divided by the noise variance, ideally 1.
+    noise: float  #: Standard deviation of the noise, given or estimated.
     acceptance: float | None  #: Acceptance rate of the safeguard; None without an inference model.
     seconds: float  #: Sampling time.
 
@@ -77,7 +78,8 @@ class Client:
             raise JobFailed(f"the job is {job['state']}: {job['reason']}")
         links = {name: link for name, link in job["links"].items() if name not in ("self", "preview")}
         pictures = {name: self._send("GET", link) for name, link in links.items()}
-        return Restored(job["id"], pictures, job["chi_square"], job["acceptance"], job["seconds"])
+        values = {name: job[name] for name in ("id", "chi_square", "noise", "acceptance", "seconds")}
+        return Restored(pictures=pictures, **values)
 
     def submit(self, content: bytes, options: Options, wait: float = 0.0) -> dict[str, Any]:
         """Submit a job and return its description, after at most ``wait`` seconds."""

@@ -67,20 +67,20 @@ class Options:
     Attributes:
         model: Name of the model.
         task: Measurement operator: sr4, denoise, inpaint (transparent where missing), ...
-        noise: Standard deviation of the noise, with images in [-1, 1].
+        noise: Standard deviation of the noise, with images in [-1, 1]; default an estimate from the image.
         samples: Number of samples to draw.
         seed: Seed of the sampler; the same request with the same seed has the same result.
         quality: Preset: fast, balanced or best; default balanced.
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality.
 
     Example:
-        >>> Options("faces", "sr4", samples=4).noise
+        >>> Options("faces", "sr4", noise=0.05, samples=4).noise
         0.05
     """
 
     model: str
     task: str
-    noise: float = 0.05
+    noise: float | None = None
     samples: int = 1
     seed: int = 0
     quality: Quality | None = None
@@ -97,6 +97,7 @@ class Job:
     step: int = 0  # Number of completed sampler steps
     total: int = 0  # Total number of sampler steps
     reason: str = ""  # Reason of a failure
+    noise: float | None = None  # Standard deviation of the noise, given or estimated, once done
     chi_square: list[float] = field(default_factory=list)  # Misfit of each sample once done, ideally 1
     acceptance: float | None = None  # Acceptance rate of the safeguard once done
     batch: int = 0  # Number of jobs sampled together
@@ -232,7 +233,8 @@ def _decoded(folder: Path) -> Job:
     """Read the state of a job; raises an error if a field is missing, unknown or of another type."""
     values = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     job = Job(**values | {"options": Options(**values["options"])})
-    example = Job("", Options("", "", quality="fast", evaluations=1), acceptance=1.0)
+    options = Options("", "", noise=1.0, quality="fast", evaluations=1)
+    example = Job("", options, noise=1.0, acceptance=1.0)
     for part, like in ((job, example), (job.options, example.options)):
         for entry in fields(part):
             value, kind = getattr(part, entry.name), type(getattr(like, entry.name))

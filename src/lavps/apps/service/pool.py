@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...checkpoints import load_prior, local_copy
 from ...checkpoints.folder import read_config
+from ...evaluation.noise_level import UnknownNoise
 from ...image_formats import DEFAULT_SUFFIX
 from ...io.directories import require_directories
 from ...io.encode import encode_image
@@ -55,6 +56,7 @@ class Answer:
     suffix: str = ".png"
     chi_square: tuple[float, ...] = ()
     acceptance: float | None = None
+    noise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,9 @@ class ModelPool:
             measured = spec.read_content(request.content, None, shape, limits.max_pixels)
         except ImageTooLarge as error:
             raise Refused(413, str(error)) from error
+        except UnknownNoise as error:
+            remedy = "send its standard deviation, such as noise=0.05"
+            raise Refused(422, f"{error.reason}: {remedy}") from error
         except ImageError as error:
             raise Refused(415, f"the measurement cannot be read: {error}") from error
         except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
@@ -210,5 +215,5 @@ def _answer(request: Request, measured: MeasuredFile, samples: Tensor, acceptanc
         shown = samples.mean(1, keepdim=True) if like.channels == 1 else samples
         panels = [picture_panel(shown.mean(0), "mean"), uncertainty_panel(shown.std(0), len(shown))]
         pictures["uncertainty"] = comparison(panels)
-    misfits = tuple(measured.chi_square(samples))
-    return Answer(request.id, pictures, DEFAULT_SUFFIX[like.format], misfits, acceptance)
+    misfits, noise = tuple(measured.chi_square(samples)), measured.measuring.noise
+    return Answer(request.id, pictures, DEFAULT_SUFFIX[like.format], misfits, acceptance, noise)

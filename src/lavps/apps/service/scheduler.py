@@ -259,7 +259,7 @@ class BatchScheduler:
             return
         done = replace(
             ticket.job, state="done", ended=time.time(), seconds=seconds, suffix=answer.suffix,
-            chi_square=list(answer.chi_square), acceptance=answer.acceptance,
+            chi_square=list(answer.chi_square), acceptance=answer.acceptance, noise=answer.noise,
         )  # fmt: skip
         try:
             await asyncio.to_thread(self.spool.finish, done, answer.pictures)

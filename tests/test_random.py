@@ -152,7 +152,7 @@ def test_the_first_number_of_many_addresses_is_normal() -> None:
 
 def bits(seed: int, item: int = 0, step: int = 0) -> np.ndarray:
     """4096 words as bits, (4096, 64)."""
-    words = NoiseStreams((seed,), (item,), (0,))._words(Purpose.INITIAL, step, 0, 4096)[0]
+    words = NoiseStreams((seed,), (item,), (0,))._words(Purpose.INITIAL, step, 0, 0, 4096)[0]
     return np.unpackbits(words.view(np.uint8).reshape(4096, 8), axis=1)
 
 
@@ -176,7 +176,7 @@ def test_one_bit_of_the_address_changes_half_of_the_bits_of_the_draw(bit: int) -
 
 
 def test_bytes_of_a_long_draw_are_equally_frequent() -> None:
-    words = NoiseStreams.from_seed(1, seed=4)._words(Purpose.PRIOR, 0, 0, 50_000)
+    words = NoiseStreams.from_seed(1, seed=4)._words(Purpose.PRIOR, 0, 0, 0, 50_000)
     assert len(np.unique(words)) == 50_000
     assert stats.chisquare(np.bincount(words.view(np.uint8).ravel(), minlength=256)).pvalue > 1e-3
 

@@ -147,7 +147,9 @@ def images(service: RunningService, config: Config) -> dict[str, Any]:
         elif number % 5 == 1:
             content[here:here] = chance.randbytes(length)
         try:
-            service.client.restore(bytes(content), Options("tiny", "denoise", 0.05, evaluations=1), retries=10)
+            service.client.restore(
+                bytes(content), Options("tiny", "denoise", 0.05, evaluations=1), retries=10
+            )
             answers["200"] += 1
         except Refused as refusal:
             answers[str(refusal.status)] += 1

@@ -28,6 +28,7 @@ from torch import Tensor
 
 _WORD = (1 << 64) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_BLOCK = 1 << 20  # words per row that are transformed together
 _KEY_STARTS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))  # digits of pi
 
 Words = npt.NDArray[np.uint64]
@@ -78,8 +79,8 @@ def _hash(*words: int) -> int:
     return z
 
 
-def _normal_from_words(words: Words) -> npt.NDArray[np.float32]:
-    """Transform words (B, m) to standard normals (B, 2 m) by Box-Muller."""
+def _normal_from_words(words: Words, normals: npt.NDArray[np.float32]) -> None:
+    """Transform words (B, m) to standard normals (B, 2, m) by Box-Muller."""
     radius = (words >> np.uint64(40)).astype(np.float32)
     radius += np.float32(0.5)
     radius *= np.float32(2.0**-24)
@@ -88,9 +89,8 @@ def _normal_from_words(words: Words) -> npt.NDArray[np.float32]:
     np.sqrt(radius, out=radius)
     angle = (words & np.uint64(0xFFFFFF)).astype(np.float32)
     angle *= np.float32(2.0 * math.pi * 2.0**-24)
-    normals = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    normals *= radius[:, None]
-    return normals.reshape(len(words), 2 * words.shape[1])
+    np.multiply(np.cos(angle), radius, out=normals[:, 0])
+    np.multiply(np.sin(angle), radius, out=normals[:, 1])
 
 
 def generator(seed: int, item: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
@@ -176,10 +176,10 @@ class NoiseStreams:
         draw = np.uint64(_hash(int(purpose), step, index))
         return [_mix((key ^ draw) + _GOLDEN) for key in self._rows]
 
-    def _words(self, purpose: Purpose, step: int, index: int, count: int) -> Words:
-        """Return random 64-bit words (B, count)."""
+    def _words(self, purpose: Purpose, step: int, index: int, start: int, end: int) -> Words:
+        """Return the random 64-bit words (B, end - start) of these positions."""
         first, second = self._keys(purpose, step, index)
-        counter = np.arange(count, dtype=np.uint64) * _GOLDEN
+        counter = np.arange(start, end, dtype=np.uint64) * _GOLDEN
         return _mix(counter + first[:, None], second[:, None])
 
     def generators(self, purpose: Purpose, step: int = 0, index: int = 0) -> list[np.random.Generator]:
@@ -195,12 +195,17 @@ class NoiseStreams:
             parts = self.normal(purpose, (*shape, 2), like.real, step, index)
             return torch.view_as_complex(parts) * math.sqrt(0.5)
         size = math.prod(shape)
-        noise = _normal_from_words(self._words(purpose, step, index, (size + 1) // 2))
+        count = (size + 1) // 2
+        noise = np.empty((len(self), 2, count), dtype=np.float32)
+        for start in range(0, count, _BLOCK):  # large images part by part, which needs less memory
+            end = min(start + _BLOCK, count)
+            _normal_from_words(self._words(purpose, step, index, start, end), noise[:, :, start:end])
+        noise = noise.reshape(len(self), 2 * count)
         return torch.from_numpy(noise[:, :size]).reshape(len(self), *shape).to(like)
 
     def uniform(self, purpose: Purpose, step: int = 0, index: int = 0) -> Tensor:
         """Draw one uniform number in [0, 1) per row, shape (B,), float64."""
-        words = self._words(purpose, step, index, 1)[:, 0]
+        words = self._words(purpose, step, index, 0, 1)[:, 0]
         return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
     def poisson(self, purpose: Purpose, rate: Tensor, step: int = 0, index: int = 0) -> Tensor:

@@ -234,7 +234,8 @@ def test_noise_that_is_not_sent_is_estimated_and_reported(models: dict[str, Any]
         assert job["state"] == "done", job
         assert job["options"]["noise"] is None
         assert job["noise"] == pytest.approx(0.1, rel=0.1)
-        given = client.post("/v1/restore", params=unknown | {"noise": job["noise"]}, content=noisy("PNG")).json()
+        same = unknown | {"noise": job["noise"]}
+        given = client.post("/v1/restore", params=same, content=noisy("PNG")).json()
         assert given["noise"] == job["noise"]
         assert client.get(given["links"]["0"]).content == client.get(job["links"]["0"]).content
     with serving(models, tmp_path / "spool") as client:  # read from disk
@@ -346,9 +347,8 @@ def test_accepted_jobs_survive_the_process(models: dict[str, Any], tmp_path: Pat
         for n, job in enumerate(jobs):
             done = client.get(f"/v1/jobs/{job['id']}", params={"wait": 60}).json()
             assert done["state"] == "done"
-            alone = restored_by_the_library(
-                models, encoded(n), Options("plain", "denoise", 0.05, seed=n, evaluations=60), tmp_path / str(n)
-            )
+            options = Options("plain", "denoise", 0.05, seed=n, evaluations=60)
+            alone = restored_by_the_library(models, encoded(n), options, tmp_path / str(n))
             assert client.get(done["links"]["0"]).content == alone
 
 

@@ -160,7 +160,8 @@ def test_sixty_four_clients(service: Service, prior: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("replica", ["sampler", "desk"])
 def test_a_killed_replica_loses_no_accepted_job(service: Service, replica: str) -> None:
     client = service.client
-    jobs = [client.submit(encoded(n), Options("tiny", "denoise", 0.05, seed=n, evaluations=400)) for n in range(6)]
+    options = [Options("tiny", "denoise", 0.05, seed=n, evaluations=400) for n in range(6)]
+    jobs = [client.submit(encoded(n), one) for n, one in enumerate(options)]
     end = time.monotonic() + PATIENCE
     while client.job(jobs[0]["id"])["state"] == "queued" and time.monotonic() < end:
         time.sleep(0.05)
@@ -186,9 +187,8 @@ def test_web_pages_of_other_sites_and_paths_of_ray_are_refused(service: Service)
 def test_a_deleted_folder_ends_its_own_job_only(service: Service) -> None:
     options = Options("tiny", "denoise", 0.05, evaluations=300)
     first = service.client.submit(encoded(0), options)
-    jobs = [
-        service.client.submit(encoded(n), Options("tiny", "denoise", 0.05, seed=n, evaluations=5)) for n in range(3)
-    ]
+    others = [Options("tiny", "denoise", 0.05, seed=n, evaluations=5) for n in range(3)]
+    jobs = [service.client.submit(encoded(n), other) for n, other in enumerate(others)]
     shutil.rmtree(service.spool / jobs[1]["id"])
     assert [ended(service, job["id"])["state"] for job in jobs] == ["done", "failed", "done"]
     assert ended(service, first["id"])["state"] == "done"

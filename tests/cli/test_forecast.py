@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,7 @@ def test_a_dry_run_says_all_and_writes_nothing(
     assert len(said) == 1
     assert said[0].startswith(f"{file}: PNG image, sr4, noise 0.02; 7x5 -> 28x20; 24 windows; ")
     assert "; 8 denoiser evaluations per sample; 3 samples; about " in said[0]
+    assert said[0].endswith(" GB of memory")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -85,6 +89,26 @@ def test_a_dry_run_lists_bad_files(
     assert end.value.code == 3
     assert "bad.png: " in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory in use is read from /proc")
+@pytest.mark.parametrize(("size", "evaluations"), [((64, 64), 4), ((1200, 1600), 1), ((1200, 1600), 4)])
+def test_the_predicted_memory_is_about_that_of_the_run(
+    tmp_path: Path, size: tuple[int, int], evaluations: int
+) -> None:
+    prior = write_prior(tmp_path / "prior", front=False, size=64)
+    file = save(tmp_path / "photo.png", picture(*size))
+    words = ["restore", file, "--task", "denoise", "--noise", 0.1, "--prior", prior, "--device", "cpu"]
+    words += ["--evaluations", evaluations, "--output", tmp_path / "out"]
+    code = f"from lavps.cli import main; main({[*map(str, words)]!r})"
+    with (tmp_path / "said").open("w+") as said:
+        run = subprocess.Popen([sys.executable, "-c", code], stdout=said)
+        _, status, usage = os.wait4(run.pid, 0)
+        said.seek(0)
+        text = said.read()
+    assert status == 0
+    predicted = float(text.split(" GB of memory")[0].split()[-1]) * 1e9
+    assert 1 / 1.5 < predicted / (usage.ru_maxrss * 1024) < 1.5
 
 
 class Bar:

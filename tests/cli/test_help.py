@@ -58,3 +58,11 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: 
     known = {("restore",), ("train", "prior"), ("train", "few-step"), ("bench", "sweep"), ("doctor",)}
     assert known <= set(commands)
     assert len(commands) == 25, commands
+
+
+@pytest.mark.parametrize("words", [["--jpeg-quality", "20"], ["--jpeg-quality=20"], ["--jpeg_quality", "20"]])
+def test_the_quality_of_jpeg_leads_to_its_task(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["degrade", "photo.png", "--task", "jpeg", "--output", "measured", *words])
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "lavps: the quality is part of the task, as in --task jpeg20\n"

@@ -65,6 +65,10 @@ _Commands = (
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """Return the command of a command line, not yet run; exit with code 1 if there is none."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if any(word.split("=")[0].replace("_", "-") == "--jpeg-quality" for word in words):
+        print("lavps: the quality is part of the task, as in --task jpeg20", file=sys.stderr)
+        raise SystemExit(1)
     try:
         return tyro.cli(
             _Commands,

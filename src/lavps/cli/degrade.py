@@ -37,7 +37,8 @@ class Degrade:
 
     # Image files, or folders of them.
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER ...")]
-    task: TaskName[str]  # Operator: sr4, motion-blur, random-rectangle, ..., or a Python object in a file.
+    # Operator: sr4, jpeg20 (JPEG of quality 20), motion-blur, ..., or a Python object in a file.
+    task: TaskName[str]
     output: Folder[Path]  # Folder of the measurements, created if missing.
     noise: Std[float] = 0.05  # Standard deviation of the noise, in the units of the measurement.
     seed: N[int] = 0  # Seed of the noise and of random operators.

@@ -60,10 +60,14 @@ def convolution_step(
     if measurement_noise is not None:
         noise = measurement_noise * variance.sqrt()
         residual = residual + (operator(noise) if isinstance(operator, Mask) else noise)
-    product = covariance.product(noise_level, x)
+        del noise
     mean = variance.expand_as(residual).flatten(1).mean(1)
     eigenvalues = _folded(power * covariance.spectrum(noise_level, x), residual)
     inverse = _inverse(covariance, operator, eigenvalues, mean, residual)
+    product = covariance.product(noise_level, x)
+    if not isinstance(operator, Mask) and variance.numel() in (1, len(residual)):  # the inverse is exact
+        del eigenvalues
+        return x + product(operator.adjoint(inverse(residual)))
 
     def system(_: Tensor, z: Tensor) -> Tensor:
         return variance * z + operator(product(operator.adjoint(z)))
@@ -86,12 +90,11 @@ def _inverse(
     covariance: Covariance, operator: Operator, eigenvalues: Tensor, variance: Tensor, like: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """Return the product with the inverse of A C A^T + variance, restricted to the observed pixels."""
-    dims, size = tuple(range(2, like.ndim)), like.shape[2:]
-    half = eigenvalues[..., : size[-1] // 2 + 1] + variance.reshape(-1, *[1] * (like.ndim - 1))
+    half = eigenvalues[..., : like.shape[-1] // 2 + 1]
+    gain = 1.0 / (half + variance.reshape(-1, *[1] * (like.ndim - 1)))
 
     def inverse(e: Tensor) -> Tensor:
-        scaled = torch.fft.rfftn(covariance.to_axes(e), dim=dims) / half
-        found = covariance.to_axes(torch.fft.irfftn(scaled, s=size, dim=dims), inverse=True)
+        found = covariance.filtered(e, gain)
         return operator(found) if isinstance(operator, Mask) else found
 
     return inverse

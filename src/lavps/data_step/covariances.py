@@ -68,6 +68,24 @@ class Covariance(ABC):
         """Rotate the channels of images to the axes of the spectrum, or back."""
         return x
 
+    def filtered(self, x: Tensor, gain: Tensor) -> Tensor:
+        """Multiply images by a gain at each frequency, on the axes of the spectrum.
+
+        Args:
+            x: Images (B, C, *spatial).
+            gain: Gain at the frequencies of the transform of a real image, or with axes of length 1.
+        """
+        size, dims = tuple(x.shape[2:]), tuple(range(2, x.ndim))
+        gain = gain.expand(len(gain), x.shape[1], *gain.shape[2:])
+        # Of large images one axis after the other, which needs less memory.
+        parts = 1 if math.prod(size) <= _SMALL else x.shape[1]
+        planes = list(self.to_axes(x).chunk(parts, 1))
+        for part, gains in enumerate(gain.chunk(parts, 1)):
+            planes[part] = torch.fft.irfftn(torch.fft.rfftn(planes[part], dim=dims) * gains, s=size, dim=dims)
+        filtered = torch.cat(planes, 1)
+        del planes
+        return self.to_axes(filtered, inverse=True)
+
 
 @dataclass(frozen=True)
 class Isotropic(Covariance):
@@ -176,19 +194,8 @@ class Stationary(Covariance):
 
     def _filter(self, precision: Tensor, like: Tensor, power: float) -> Callable[[Tensor], Tensor]:
         """Return the product with (S^-1 + precision)^-power."""
-        size, dims = tuple(like.shape[2:]), tuple(range(2, like.ndim))
         response = self._response(_inverse_half_spectrum, precision, like, power)
-        # Of large images one axis after the other, which needs less memory.
-        parts = 1 if math.prod(size) <= _SMALL else like.shape[1]
-
-        def product(u: Tensor) -> Tensor:
-            filtered = [
-                torch.fft.irfftn(torch.fft.rfftn(planes, dim=dims) * gain, s=size, dim=dims)
-                for planes, gain in zip(_to_axes(u).chunk(parts, 1), response.chunk(parts, 1), strict=True)
-            ]
-            return _to_axes(torch.cat(filtered, 1), inverse=True)
-
-        return product
+        return lambda u: self.filtered(u, response)
 
 
 def _squared(noise_level: Tensor) -> Tensor:

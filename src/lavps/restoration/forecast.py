@@ -1,4 +1,4 @@
-"""Forecast of a restoration: what was read, what will be computed, and about how long it takes.
+"""Forecast of a restoration: what was read, what will be computed, and its time and memory, about.
 
 The time is that of one denoiser evaluation, of one batch of windows for a tiled image, times the number of
 evaluations. A backward pass counts as two evaluations, or three for a tiled image, which repeats the forward
@@ -39,6 +39,7 @@ class RunForecast:
         samples: Number of samples.
         total: Denoiser evaluations on windows of all samples, with those that backward passes repeat.
         seconds: Predicted seconds; None if they are unknown.
+        memory: Predicted bytes of memory; None if they are unknown.
         done: Evaluations, as in ``total``, of an interrupted run that is continued.
         doubts: Probable mistakes in the request (:mod:`~lavps.restoration.doubts`).
     """
@@ -53,6 +54,7 @@ class RunForecast:
     samples: int
     total: int
     seconds: float | None
+    memory: int | None = None
     done: int = 0
     doubts: tuple[str, ...] = ()
 
@@ -65,6 +67,8 @@ class RunForecast:
             parts.append(f"{self.samples} samples")
         if self.seconds is not None:
             parts.append(f"about {in_words(self.seconds)}")
+        if self.memory is not None:
+            parts.append(f"about {self.memory / 1e9:.2g} GB of memory")
         if self.done:
             parts.append(f"continues an interrupted run, of which {self.done / self.total:.0%} is done")
         return "\n  warning: ".join(["; ".join(parts), *self.doubts])

@@ -27,7 +27,7 @@ from .doubts import doubts
 from .files import RestoredFile, named, output_names, restore_files, suffix_for
 from .forecast import RunForecast, evaluation_seconds, forecast
 from .manifest import Manifest
-from .memory import BatchLimits, within_memory
+from .memory import BatchLimits, predicted_memory, within_memory
 from .pacing import PassTimes, within_budget
 from .presets import chosen, front_for
 from .request import differences, request_key, requested
@@ -215,7 +215,8 @@ class FileRestorer:
         expected = forecast(restorer, measured, job.samples, self._evaluation_seconds[shape])
         predicted = how.get("predicted_seconds")
         seconds = predicted if isinstance(predicted, float) else expected.seconds
-        return replace(expected, seconds=seconds, doubts=found)
+        memory = predicted_memory(shape, self._at_once, job.samples) if job.device == "cpu" else None
+        return replace(expected, seconds=seconds, memory=memory, doubts=found)
 
     def _equipped(self, measured: MeasuredFile) -> tuple[Restorer, Mapping[str, object], list[str]]:
         """Return the restorer with the settings of this file, how they were chosen, and notes."""

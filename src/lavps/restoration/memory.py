@@ -8,18 +8,23 @@ trial.
 
 from __future__ import annotations
 
-__all__ = ["BatchLimits", "is_out_of_memory", "within_memory"]
+__all__ = ["BatchLimits", "is_out_of_memory", "predicted_memory", "within_memory"]
 
 import ctypes
 import gc
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from mmap import PAGESIZE
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 T = TypeVar("T")
+_IMAGES = 10  # images per row that a sampler holds at once, about
+_STATUS = Path("/proc/self/statm")
 _WORDS = (
     "out of memory",
     "can't allocate memory",
@@ -47,6 +52,17 @@ class BatchLimits:
     def halved(self) -> BatchLimits:
         """Return half of each, at least one."""
         return BatchLimits(max(self.rows // 2, 1), max(self.windows // 2, 1))
+
+
+def predicted_memory(image_shape: Sequence[int], at_once: BatchLimits, samples: int) -> int | None:
+    """Return the bytes that a run on the CPU will take, about: those in use now, and its images.
+
+    The denoiser has been evaluated before, so that what it takes is in use. None where the use is unknown.
+    """
+    if not _STATUS.exists():
+        return None
+    used = int(_STATUS.read_text().split()[1]) * PAGESIZE
+    return used + 4 * math.prod(image_shape) * (_IMAGES * at_once.rows + samples)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -290,7 +290,7 @@ class Sampler(ABC):
             for number, chunk in enumerate(chunks):
                 part = streams.select(range(start, start + len(chunk)))
                 start += len(chunk)
-                rows_of_chunk = problem.select(chunk)
+                rows_of_chunk = problem if len(chunks) == num_samples == 1 else problem.select(chunk)
                 if number < len(state.finished):
                     x_0, records = state.finished[number]
                     x_0 = x_0.to(problem.like.device)

@@ -42,7 +42,7 @@ _FLAT = torch.tensor(float("inf"), dtype=torch.float64)  # noise level at which 
 _LEVELS = (1e-3, 80.0)
 _BISECTIONS = 40
 _TOLERANCE = 1e-3  # error of a data step, in standard deviations
-_HIGH = 0.35  # noise level above which x~ does not resemble a noisy image, unless it is the measurement
+_HIGH = 0.35  # noise level above which x~ does not resemble a noisy image
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,12 @@ class PosteriorMean(Sampler):
     def steps(self, run: Run) -> Iterator[Progress]:
         """The four steps of this module."""
         problem, schedule = run.measured, run.prior.schedule
-        wiener = data_step(
-            problem,
-            torch.zeros_like(run.initial()),
-            self.covariance,
-            _FLAT,
-            solver_steps=self.solver_steps,
-        )
+        if (std := _denoising(problem)) is not None:  # x~ is y
+            t = schedule.time(std)
+            yield Progress(t, run.prior.denoise(per_sample(schedule.alpha(t), problem.y) * problem.y, t))
+            return
+        blank = problem.like.new_zeros(len(problem), *problem.image_shape)
+        wiener = data_step(problem, blank, self.covariance, _FLAT, solver_steps=self.solver_steps)
         t = schedule.time(self._level(problem, wiener, run.normal(Purpose.PROBE)))
         level = schedule.noise_level(t)
         precision = per_sample(level**-2, wiener)
@@ -112,7 +111,7 @@ class PosteriorMean(Sampler):
         """Return for each row whether the sharpened Wiener estimate resembles a noisy image, (B,)."""
         if not problem.is_linear_gaussian:
             return torch.zeros_like(level, dtype=torch.bool)
-        return (level <= _HIGH) | isinstance(problem.operator, Identity)
+        return level <= _HIGH
 
     def _solution(self, problem: InverseProblem, x: Tensor, level: Tensor, score: Tensor) -> Tensor:
         """Return C q with (1 + A^T W A C) q = score."""
@@ -128,3 +127,11 @@ class PosteriorMean(Sampler):
             below = inner(probe, self.covariance.product(middle.exp(), probe)(probe)) < variance
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (0.5 * (low + high)).exp()
+
+
+def _denoising(problem: InverseProblem) -> Tensor | None:
+    """Return the standard deviation (B,) of the noise if A is the identity and pixels have one; else None."""
+    if not isinstance(problem.operator, Identity) or not problem.is_linear_gaussian:
+        return None
+    std = problem.noise.precision(problem.y).double().rsqrt()
+    return std.reshape(-1).expand(len(problem)) if std.numel() in (1, len(problem)) else None

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step
+from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step, newton_step
 from ..data_step.schedule_numbers import (
     NAMES,
     UNIT_NOISE,
@@ -43,14 +43,14 @@ from ..data_step.schedule_numbers import (
     rounded,
 )
 from ..data_step.universal import universal_fields
-from ..operators.linalg import inner, weighted_conjugate_gradient
+from ..operators.linalg import inner
 from ..priors import Prior
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
 
-_TOLERANCE = 1e-5  # relative residual of the solution for a problem's properties
+_TOLERANCE = 1e-5  # error of the solution for a problem's properties, in standard deviations
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,9 @@ class TunedPIR(Sampler):
         start, properties = self._start(run, depend)
         levels, data_levels, relaxations, kept, fresh = numbers(properties)
         count = len(levels)
-        first = start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
-        x = run.state.get("x", first)
+        x = start + per_sample(levels[0], start) * run.normal(Purpose.INITIAL)
+        del start
+        x = run.state.get("x", x)
         for k in range(run.taken, count):
             last, index = k == count - 1, count - k
             t = schedule.time(levels[k])
@@ -189,9 +190,10 @@ class TunedPIR(Sampler):
                 return
             w, a, b = (per_sample(factors[k], x) for factors in (relaxations, kept, fresh))
             estimate = x_0 + w * (moved - x_0)
-            predicted = (x - estimate) / per_sample(levels[k], x)
-            noise = a * predicted + b * run.normal(Purpose.DDIM, index)
+            del x_0, moved
+            noise = a * ((x - estimate) / per_sample(levels[k], x)) + b * run.normal(Purpose.DDIM, index)
             x = estimate + per_sample(levels[k + 1], x) * noise
+            del noise
             yield Progress(t.detach(), estimate, state={"x": x})
 
     def properties(self, run: Run) -> Properties:
@@ -220,12 +222,9 @@ class TunedPIR(Sampler):
         entries = problem.y[0].numel() / image[0].numel()
         noise = _ratio(entries * inner(image, image), inner(image, hessian(image)))
         scale = per_sample((noise / UNIT_NOISE).square(), x)
-        reduced, _ = weighted_conjugate_gradient(
-            lambda p, cp: p + scale * hessian(cp),
-            self.covariance.product(level, x),
-            probe,
-            self.solver_steps,
-            rtol=_TOLERANCE,
+        del image
+        reduced, _ = newton_step(
+            lambda u: scale * hessian(u), probe, self.covariance, level, self.solver_steps, _TOLERANCE
         )
         return Properties(noise, _ratio(inner(reduced, reduced), inner(probe, reduced)))
 

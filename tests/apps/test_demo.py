@@ -13,6 +13,8 @@ from PIL import Image
 
 from lavps.apps.demo.damage import KINDS, Damage
 from lavps.apps.demo.demonstration import Demonstration, Outcome, Status
+from lavps.apps.demo.page import _canvas
+from lavps.io import read_image
 from lavps.restoration import MeasurementSpec, RestorationConfig
 from lavps.restoration.job import FileRestorer
 from support.restoring import picture, save, write_model, write_prior
@@ -121,6 +123,24 @@ def test_what_cannot_be_restored_is_one_sentence(demonstration: Demonstration, t
     save(file, picture(8, 8))
     with pytest.raises(ValueError, match="Paint over the missing parts first"):
         run(demonstration, file, Damage("missing"))
+
+
+def test_a_photograph_whose_noise_is_unknown_is_one_sentence_without_an_option(
+    demonstration: Demonstration, tmp_path: Path
+) -> None:
+    file = save(tmp_path / "photo.jpg", picture(24, 24))
+    with pytest.raises(ValueError, match=r"^JPEG compression .*: choose how noisy the image is\.$"):
+        run(demonstration, file, Damage("noise"))
+
+
+def test_the_canvas_is_upright_like_the_image_that_is_read(tmp_path: Path) -> None:
+    image, exif = Image.fromarray(picture(8, 12)), Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    image.save(tmp_path / "photo.png", exif=exif)
+    canvas = _canvas(str(tmp_path / "photo.png"))
+    pixels = read_image(tmp_path / "photo.png").pixels
+    assert canvas.shape == (12, 8, 3)
+    assert np.array_equal(canvas, np.rint((pixels.permute(1, 2, 0).numpy() + 1) * 127.5))
 
 
 def test_a_painted_mask_hides_what_it_covers(demonstration: Demonstration, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from mmap import PAGESIZE
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +23,7 @@ import torch
 
 T = TypeVar("T")
 _IMAGES = 10  # images per row that a sampler holds at once, about
-_STATUS = Path("/proc/self/statm")
+_STATUS = Path("/proc/self/status")
 _WORDS = (
     "out of memory",
     "can't allocate memory",
@@ -55,14 +54,15 @@ class BatchLimits:
 
 
 def predicted_memory(image_shape: Sequence[int], at_once: BatchLimits, samples: int) -> int | None:
-    """Return the bytes that a run on the CPU will take, about: those in use now, and its images.
+    """Return the bytes that a run on the CPU will take, about; None where those in use are unknown.
 
-    The denoiser has been evaluated before, so that what it takes is in use. None where the use is unknown.
+    They are those in use now and its images, or those of the denoiser evaluation that was made before.
     """
     if not _STATUS.exists():
         return None
-    used = int(_STATUS.read_text().split()[1]) * PAGESIZE
-    return used + 4 * math.prod(image_shape) * (_IMAGES * at_once.rows + samples)
+    status = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    peak, used = (1024 * int(status[name].split()[0]) for name in ("VmHWM", "VmRSS"))
+    return max(peak, used + 4 * math.prod(image_shape) * (_IMAGES * at_once.rows + samples))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...checkpoints import local_copy
+from ...evaluation.noise_level import UnknownNoise
 from ...pages.panels import Panel, heat, picture_panel, uncertainty_scale
 from ...problem import InverseProblem
 from ...restoration.config import RestorationConfig
@@ -182,6 +183,8 @@ class Demonstration:
         worker.start()
         try:
             while (state := run.states.get()) is not None:
+                if isinstance(state, UnknownNoise):
+                    raise ValueError(f"{state.reason}: choose how noisy the image is.") from state
                 if isinstance(state, Exception):
                     raise ValueError(" ".join(str(state).split()) or type(state).__name__) from state
                 yield state

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ...extras import require
 from ...restoration.presets import Quality
@@ -134,11 +134,11 @@ def _own_tab(gr: Any, runs: Runs) -> None:
 
 
 def _canvas(path: str | None) -> Any:
-    """Return an image, in 8 bits and colour, as the background of the editor."""
+    """Return an image, upright, in 8 bits and colour, as the background of the editor."""
     if path is None:
         return None
     with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
 
 
 def _example_tab(gr: Any, runs: Runs, examples: list[Pixels]) -> Any:

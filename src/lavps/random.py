@@ -200,8 +200,8 @@ class NoiseStreams:
         for start in range(0, count, _BLOCK):  # large images part by part, which needs less memory
             end = min(start + _BLOCK, count)
             _normal_from_words(self._words(purpose, step, index, start, end), noise[:, :, start:end])
-        noise = noise.reshape(len(self), 2 * count)
-        return torch.from_numpy(noise[:, :size]).reshape(len(self), *shape).to(like)
+        normals = noise.reshape(len(self), 2 * count)[:, :size]
+        return torch.from_numpy(normals).reshape(len(self), *shape).to(like)
 
     def uniform(self, purpose: Purpose, step: int = 0, index: int = 0) -> Tensor:
         """Draw one uniform number in [0, 1) per row, shape (B,), float64."""

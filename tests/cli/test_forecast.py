@@ -15,7 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
+import lavps
+from lavps.checkpoints.folder import ModelConfig, save_model
 from lavps.cli import main
+from lavps.nn import build_seeded
 from lavps.pages import preview
 from lavps.restoration.files import RestoredFile
 from support.restoring import picture, save, write_prior
@@ -92,14 +95,17 @@ def test_a_dry_run_lists_bad_files(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory in use is read from /proc")
-@pytest.mark.parametrize(("size", "evaluations"), [((64, 64), 4), ((1200, 1600), 1), ((1200, 1600), 4)])
+@pytest.mark.parametrize(("size", "evaluations"), [((64, 64), 4), ((900, 1200), 1), ((900, 1200), 4)])
 def test_the_predicted_memory_is_about_that_of_the_run(
     tmp_path: Path, size: tuple[int, int], evaluations: int
 ) -> None:
-    prior = write_prior(tmp_path / "prior", front=False, size=64)
+    network = {"kind": "unet", "in_channels": 3, "out_channels": 3, "patch": 4, "widths": [8, 8], "depth": 1}
+    network |= {"attention": [], "head_dim": 8, "condition_width": 16}
+    config = ModelConfig("prior", network, lavps.Flow(), (3, 64, 64), "velocity", "time")
+    save_model(tmp_path / "prior", build_seeded(network, 0), config)
     file = save(tmp_path / "photo.png", picture(*size))
-    words = ["restore", file, "--task", "denoise", "--noise", 0.1, "--prior", prior, "--device", "cpu"]
-    words += ["--evaluations", evaluations, "--output", tmp_path / "out"]
+    words = ["restore", file, "--task", "denoise", "--noise", 0.1, "--prior", tmp_path / "prior"]
+    words += ["--device", "cpu", "--evaluations", evaluations, "--output", tmp_path / "out"]
     code = f"from lavps.cli import main; main({[*map(str, words)]!r})"
     with (tmp_path / "said").open("w+") as said:
         run = subprocess.Popen([sys.executable, "-c", code], stdout=said)

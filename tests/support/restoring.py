@@ -43,11 +43,11 @@ def perturb(network: torch.nn.Module, size: float = 0.03) -> None:
             parameter.add_(size * torch.randn(parameter.shape, generator=generator))
 
 
-def write_prior(folder: Path, channels: int = 3, front: bool = True, size: int = SIZE) -> Path:
+def write_prior(folder: Path, channels: int = 3, front: bool = True) -> Path:
     description = TINY | {"in_channels": channels, "out_channels": channels}
     network = build_seeded(description, 0)
     perturb(network)
-    shape = (channels, size, size)
+    shape = (channels, SIZE, SIZE)
     save_model(folder, network, ModelConfig("prior", description, lavps.Flow(), shape, "velocity", "time"))
     if front:
         entries = [front_entry(k, 1 / k, forwards=k) for k in FRONT_STEPS]

@@ -81,6 +81,6 @@ class InvFusion(nn.Module):
     def _mix(self, values: Tensor) -> Tensor:
         """Apply gelu(W v + b) per value of the measurement: (B, k + 1, *measurement) to (B, k, ...)."""
         if values.is_complex():  # real and imaginary part are two values
-            return torch.view_as_complex(self._mix(torch.view_as_real(values)).contiguous())
+            return torch.complex(*self._mix(torch.view_as_real(values)).unbind(-1))
         weight, bias = self.mix.weight.to(values.dtype), self.mix.bias.to(values.dtype)
         return F.gelu(F.linear(values.movedim(1, -1), weight, bias)).movedim(-1, 1)

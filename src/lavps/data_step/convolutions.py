@@ -64,10 +64,11 @@ def convolution_step(
     mean = variance.expand_as(residual).flatten(1).mean(1)
     eigenvalues = _folded(power * covariance.spectrum(noise_level, x), residual)
     inverse = _inverse(covariance, operator, eigenvalues, mean, residual)
-    product = covariance.product(noise_level, x)
     if not isinstance(operator, Mask) and variance.numel() in (1, len(residual)):  # the inverse is exact
-        del eigenvalues
-        return x + product(operator.adjoint(inverse(residual)))
+        z = inverse(residual)
+        del power, eigenvalues, inverse, residual
+        return x + covariance.product(noise_level, x)(operator.adjoint(z))
+    product = covariance.product(noise_level, x)
 
     def system(_: Tensor, z: Tensor) -> Tensor:
         return variance * z + operator(product(operator.adjoint(z)))

@@ -45,10 +45,6 @@ class SamplerState:
             )
         )
 
-    def of_chunk(self, number: int) -> SamplerState:
-        """Return the state with which the chunk of this number starts."""
-        return self if number == len(self.finished) else SamplerState()
-
 
 class StateStore(Protocol):
     """Storage of the state of one run."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["keep_freed_memory", "resolve_device"]
+__all__ = ["ProcessMemory", "keep_freed_memory", "process_memory", "resolve_device"]
 
 import ctypes
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+_STATUS = Path("/proc/self/status")
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of glibc's mallopt
 
 
@@ -39,3 +42,23 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, -1)
+
+
+class ProcessMemory(NamedTuple):
+    """Memory of this process in bytes.
+
+    Attributes:
+        used: Memory in use.
+        peak: Largest memory in use until now.
+    """
+
+    used: int
+    peak: int
+
+
+def process_memory() -> ProcessMemory | None:
+    """Return the memory of this process; None where it is unknown, other than on Linux."""
+    if not _STATUS.exists():
+        return None
+    status = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return ProcessMemory(*(1024 * int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")))

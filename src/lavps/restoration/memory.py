@@ -16,14 +16,14 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from ..devices import process_memory
+
 T = TypeVar("T")
 _IMAGES = 10  # images per row that a sampler holds at once, about
-_STATUS = Path("/proc/self/status")
 _WORDS = (
     "out of memory",
     "can't allocate memory",
@@ -58,11 +58,9 @@ def predicted_memory(image_shape: Sequence[int], at_once: BatchLimits, samples: 
 
     They are those in use now and its images, or those of the denoiser evaluation that was made before.
     """
-    if not _STATUS.exists():
-        return None
-    status = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    peak, used = (1024 * int(status[name].split()[0]) for name in ("VmHWM", "VmRSS"))
-    return max(peak, used + 4 * math.prod(image_shape) * (_IMAGES * at_once.rows + samples))
+    images = 4 * math.prod(image_shape) * (_IMAGES * at_once.rows + samples)
+    memory = process_memory()
+    return None if memory is None else max(memory.peak, memory.used + images)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -235,7 +235,7 @@ def test_metadata_that_overlap_are_not_expanded(format: str, order: str) -> None
 
 def test_the_service_does_not_expand_metadata_that_overlap(tmp_path: Path) -> None:
     pool = ModelPool({"plain": (str(write_prior(tmp_path / "prior")), None)})
-    options = Options("plain", "denoise", quality="fast")
+    options = Options("plain", "denoise", noise=0.05, quality="fast")
     assert pool.measured(Request("a" * 32, encoded("PNG"), options)).like.size == (8, 8)
     tracemalloc.start()
     try:

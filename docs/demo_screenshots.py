@@ -35,6 +35,12 @@ def small_face(file: Path) -> None:
     Image.fromarray(np.clip(levels.round(), 0, 255).astype(np.uint8)).save(file)
 
 
+def whole_face(file: Path) -> None:
+    """A sample of the prior."""
+    sheet = Image.open(ROOT / "zoo" / "synthfaces64" / "samples.png").convert("RGB")
+    sheet.crop((64, 0, 128, 64)).save(file)
+
+
 def wait_for(address: str) -> None:
     """Until the page answers."""
     for _ in range(600):
@@ -86,6 +92,27 @@ def visit(page: Any, width: int, folder: Path) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def paint(page: Any, width: int, folder: Path) -> None:
+    """Upload a face, paint over an eye, and restore."""
+    page.goto(f"http://127.0.0.1:{PORT}")
+    page.locator("input[type=file]").first.set_input_files(folder / "whole.png")
+    page.get_by_label("Parts are missing").check()
+    canvas = page.locator("canvas").locator("visible=true").first
+    canvas.wait_for()
+    page.wait_for_timeout(3000)
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    for height in (0.40, 0.45, 0.50):
+        page.mouse.move(box["x"] + 0.42 * box["width"], box["y"] + height * box["height"])
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.58 * box["width"], box["y"] + height * box["height"], steps=8)
+        page.mouse.up()
+    page.wait_for_timeout(2000)
+    restored(page)
+    assert page.get_by_text("of the image is known").count() == 0  # the brush is not too wide
+    shot(page, f"demo-paint-{width}.png")
+
+
 def main() -> None:
     """All screenshots."""
     from playwright.sync_api import sync_playwright
@@ -93,6 +120,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as play:
         folder = Path(name)
         small_face(folder / "face.png")
+        whole_face(folder / "whole.png")
         command = [sys.executable, "-m", "lavps.cli", "demo", *OPTIONS, "--port", str(PORT)]
         server = subprocess.Popen(command, cwd=ROOT)
         try:
@@ -102,6 +130,7 @@ def main() -> None:
                 page = browser.new_page(viewport={"width": width, "height": height}, accept_downloads=True)
                 page.set_default_timeout(300_000)
                 visit(page, width, folder)
+                paint(page, width, folder)
                 page.close()
             browser.close()
         finally:

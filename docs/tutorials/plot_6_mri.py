@@ -92,7 +92,7 @@ print("misfit of the samples:", [round(float(value), 2) for value in chi_square]
 
 # %%
 # Every sample explains the measured frequencies: the misfit is about 1. Samples differ in fine detail along the columns,
-# which the missing rows would have decided. The largest errors are at the border, where the skull was removed by hand: no
+# which the missing rows would have decided. The largest errors are at the border, where the skull was removed: no
 # photograph has such an edge.
 #
 # What the intervals are worth

@@ -97,7 +97,7 @@ def _own_tab(gr: Any, runs: Runs) -> None:
             width = gr.Slider(0.5, 6, 1.5, step=0.1, label="Width of the blur in pixels", visible=False)
             editor = gr.ImageEditor(
                 label="Paint over the missing parts", type="numpy", sources=(), transforms=(), layers=False,
-                brush=gr.Brush(colors=["#cc3333"], color_mode="fixed"), height=360, visible=False, buttons=[],
+                brush=_brush(gr, 10), height=360, visible=False, buttons=[],
             )  # fmt: skip
             noise = gr.Dropdown(
                 [(name, str(std)) for name, std in _NOISES.items()], value="None", label="How noisy is it?"
@@ -125,18 +125,26 @@ def _own_tab(gr: Any, runs: Runs) -> None:
 
     def adapt(kind: str, path: str | None) -> list[Any]:
         show = [gr.update(visible=kind == name) for name in ("small", "blur")]
-        paints = kind == "missing" and path is not None
-        return [*show, gr.update(visible=paints, value=_canvas(path) if paints else None)]
+        if kind != "missing" or path is None:
+            return [*show, gr.update(visible=False, value=None)]
+        canvas = _canvas(path)
+        return [
+            *show,
+            gr.update(visible=True, value=canvas, brush=_brush(gr, max(1, min(canvas.shape[:2]) // 12))),
+        ]
 
     for control in (kind, file):
         control.change(adapt, [kind, file], [factor, width, editor], show_progress="hidden")
     _connected(view, runs, gr, restore, [file, kind, factor, width, editor, noise, *options])
 
 
-def _canvas(path: str | None) -> Any:
+def _brush(gr: Any, size: int) -> Any:
+    """Return a brush of a size in pixels of the image."""
+    return gr.Brush(default_size=size, colors=["#cc3333"], color_mode="fixed")
+
+
+def _canvas(path: str) -> Any:
     """Return an image, upright, in 8 bits and colour, as the background of the editor."""
-    if path is None:
-        return None
     with Image.open(path) as image:
         return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
 

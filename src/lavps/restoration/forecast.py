@@ -1,4 +1,4 @@
-"""Forecast of a restoration: what was read, what will be computed, and its time and memory, about.
+"""Forecast of a restoration: what was read, what is computed, and about how much time and memory it takes.
 
 The time is that of one denoiser evaluation, of one batch of windows for a tiled image, times the number of
 evaluations. A backward pass counts as two evaluations, or three for a tiled image, which repeats the forward

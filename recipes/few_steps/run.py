@@ -1,4 +1,4 @@
-"""Four and eight denoiser evaluations on images: the learned schedule for all tasks against DiffPIR tuned for each.
+"""Few denoiser evaluations on images: the learned schedule for all tasks against samplers tuned for each.
 
 python -m recipes.few_steps.run --data DATA --lpips FILE
 """
@@ -18,7 +18,7 @@ from lavps.benchmark.figures import matplotlib_figure, method_grid
 from lavps.benchmark.models import Precision
 from lavps.benchmark.report import markdown_table
 from lavps.evaluation import non_inferiority
-from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, TunedPIR, Unbound, WienerPIR
+from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, TunedPIR, Unbound
 
 from ..common.labels import TITLES
 from ..common.pages import figures, read, write_json, write_page
@@ -26,9 +26,11 @@ from ..common.search import best
 from ..common.study import Study
 
 Record = dict[str, Any]
-DIFFPIR, WIENER, LEARNED, TRAINED = "DiffPIR", "WienerPIR", "TunedPIR (universal)", "few-step model"
-COLOURS = {DIFFPIR: "#D55E00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
-SHOWN = ((DIFFPIR, 8), (DIFFPIR, 24), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
+DIFFPIR, DDNM, WIENER = "DiffPIR", "DDNM+", "WienerPIR"
+LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
+COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
+SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
+NONLINEAR = ("jpeg", "hdr")  # DDNM+ is for linear operators
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
@@ -38,18 +40,18 @@ class Config(Study):
 
     prior_name: str = "synthfaces64"
     precision: Precision = "fp32"
-    validation_count: int = 16
-    test_count: int = 32
+    validation_count: int = 8
+    test_count: int = 48
     tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg", "hdr")
     """Tasks."""
     outside: tuple[str, ...] = ("random-motion-blur-hard", "sr16")
     """Tasks that no training or tuning saw."""
-    evaluations: tuple[int, ...] = (4, 8, 24)
-    """Numbers of denoiser evaluations."""
+    evaluations: tuple[int, ...] = (4, 8, 25)
+    """Numbers of denoiser evaluations of the samplers that are tuned for each task."""
     learned: tuple[int, ...] = (4, 8)
     """Numbers of evaluations of the learned schedules."""
     trials: int = 12
-    """Trials for each task and number of evaluations of DiffPIR."""
+    """Trials for each of these samplers, task and number of evaluations."""
     samples: int = 4
     """Samples per test image."""
     page_only: bool = False
@@ -65,7 +67,7 @@ class Config(Study):
         write_page(self.pages, self.study, **self.fields(records))
 
     def measure(self) -> list[Record]:
-        """Tune DiffPIR, run all methods on the test images, and draw some."""
+        """Tune, run all methods on the test images, and draw some."""
         records = []
         for task in self.outside:
             benchmark = self.begin(self.study, task)
@@ -73,7 +75,7 @@ class Config(Study):
             self.pack(self.study, benchmark, task)
         for task in self.tasks:
             benchmark = self.begin(self.study, task)
-            found = self.measured(benchmark, task, self.methods(benchmark))
+            found = self.measured(benchmark, task, self.methods(benchmark, task))
             records += found
             self.pack(self.study, benchmark, task)
             shown = [r for r in found if (r["name"], r["evaluations"]) in SHOWN]
@@ -100,11 +102,11 @@ class Config(Study):
             )
         return found
 
-    def methods(self, benchmark: Benchmark) -> list[tuple[str, int, Settings]]:
+    def methods(self, benchmark: Benchmark, task: str) -> list[tuple[str, int, Settings]]:
         """Return name, number of evaluations and settings of the methods of a task."""
-        found = [(DIFFPIR, count, self.tuned(benchmark, count)) for count in self.evaluations]
-        found += [
-            (WIENER, count, Settings(WienerPIR(UNBOUND, num_steps=count))) for count in self.evaluations
+        names = [name for name in (DIFFPIR, DDNM, WIENER) if name != DDNM or task not in NONLINEAR]
+        found = [
+            (name, count, self.tuned(benchmark, name, count)) for name in names for count in self.evaluations
         ]
         return found + self.learned_methods()
 
@@ -114,15 +116,15 @@ class Config(Study):
         model = Unbound(str(self.zoo / f"{self.prior_name}-4steps"))
         return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, cast(FewStepModel, model))))]
 
-    def tuned(self, benchmark: Benchmark, evaluations: int) -> Settings:
-        """Return the DiffPIR with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""
+    def tuned(self, benchmark: Benchmark, name: str, evaluations: int) -> Settings:
+        """Return the settings with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""
         runner = self.runner(benchmark, "validation", samples=2)
 
         def loss(settings: Settings) -> float:
             rows = runner.run(settings)
             return float(row_means(rows)["lpips"] or 0.0) + mean([row["crps"] for row in rows])
 
-        return best(DIFFPIR, evaluations, self.trials, loss)
+        return best(name, evaluations, self.trials, loss)
 
     def draw(self, records: list[Record]) -> None:
         """Draw LPIPS and CRPS against the number of evaluations, one column per task."""
@@ -209,11 +211,12 @@ class Config(Study):
         return markdown_table(head, rows)
 
     def pairs(self, records: list[Record]) -> list[list[str]]:
-        """Return the comparisons of our samplers with DiffPIR at as many and at more evaluations, and with each other."""
+        """Return the comparisons of our samplers with others at as many and at more evaluations, and with each other."""
         lines = []
-        compared = [(LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 24))]
-        compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 24)]
-        compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8), (TRAINED, 4, WIENER, 24)]
+        compared = [(LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 25))]
+        compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 25)]
+        compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8)]
+        compared += [(TRAINED, 4, rival, 25) for rival in (DDNM, WIENER)]
         for task in self.tasks:
             for name, count, rival, other in compared:
                 ours, theirs = find(records, task, name, count), find(records, task, rival, other)

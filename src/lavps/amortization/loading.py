@@ -32,7 +32,7 @@ from ..checkpoints.folder import (
 )
 from ..checkpoints.hashes import tensors_hash, weights_hash
 from ..priors import EDMPrior, GaussianMixturePrior, NetworkPrior, Prior
-from ..samplers import FewStepModel
+from ..samplers import FewStepModel, Settings, TunedPIR
 from ..schedule import Schedule
 from ..training.few_step import FewStepTask
 from .conditional import ConditionalDenoiser, ConditionalTask
@@ -184,7 +184,11 @@ def save_few_step(
         prior.time_input,
         prior.sigma_data,
         operator={name: described[name] for name in ("tasks", "noise") if name in described},
-        window={"evaluations": described["evaluations"], "limits": list(limits)},
+        window={
+            "evaluations": described["evaluations"],
+            "limits": list(limits),
+            "schedule": Settings(task.sampler).to_dict(),
+        },
         prior_hash=prior.weights_hash,
         training=dict(training or {}),
     )
@@ -196,11 +200,13 @@ def load_few_step(
 ) -> FewStepModel:
     """Return the few-step model in a model folder or at a Hub id; the arguments are those above."""
     denoiser, config = load_model_prior(path, device, "few-step"), read_config(path)
-    limits = tuple(float(limit) for limit in (config.window or {})["limits"])
-    check = _check_of(config)
+    window, check = config.window or {}, _check_of(config)
+    sampler = Settings.from_dict(window["schedule"]).template
+    if not isinstance(sampler, TunedPIR):
+        raise ValueError(f"{path}: the schedule of a few-step model is one of TunedPIR, not of {sampler}")
     if prior is not None:
         check(prior)
-    return FewStepModel(denoiser, limits, check)
+    return FewStepModel(denoiser, tuple(map(float, window["limits"])), sampler, check)
 
 
 def load_model(

@@ -18,13 +18,14 @@ from ..checkpoints.folder import load_model_prior, model_name, read_config
 from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
 from ..training.few_step import FewStepTask
+from ..training.finetune import init_from
 from ..training.task import Task
-from .options import File, Model, N, NoiseRange, lowest_and_highest
+from .options import File, Folder, Model, N, NoiseRange, lowest_and_highest
 from .training import Training, Writer
 
 TASKS = (
     *("sr2", "sr4", "sr8", "motion-blur", "random-motion-blur", "gaussian-blur"),
-    *("centre-box", "random-rectangle", "random-pixels", "denoise", "jpeg20"),
+    *("centre-box", "random-rectangle", "random-pixels", "denoise", "jpeg5", "jpeg20", "hdr"),
 )
 _REFERENCES = 8  # images for the scores of the prior
 
@@ -41,6 +42,7 @@ class TrainFewStep(Training):
     evaluations: N[int] = 4  # Evaluations per sample.
     group: N[int] = 4  # Consecutive images with the same task.
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
+    init_from: Folder[Path | None] = None  # Few-step model whose weights initialize the network.
 
     @cached_property
     def image_shape(self) -> tuple[int, ...]:
@@ -68,8 +70,12 @@ class TrainFewStep(Training):
             preview_images=self.previewed,
         )
         source, name = read_config(self.prior), model_name(self.prior)
+        origin = {"prior": name}
+        if self.init_from is not None:
+            args = (prior.schedule, source.prediction or "", "few-step")
+            origin |= {"init_from": init_from(task.network, self.init_from, *args)}
         return task, lambda folder, about, dtype: save_few_step(
-            folder, task, source, task.limits(held_out), about | {"prior": name}, dtype
+            folder, task, source, task.limits(held_out), about | origin, dtype
         )
 
 

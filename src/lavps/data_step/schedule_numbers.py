@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["NAMES", "UNIT_NOISE", "Properties", "ScheduleNumbers", "Trend", "as_tensors", "rounded"]
+__all__ = [
+    "NAMES",
+    "Properties",
+    "ScheduleNumbers",
+    "Trend",
+    "as_tensors",
+    "problem_properties",
+    "rounded",
+]
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,11 +18,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import LARGEST_LEVEL
+from ..operators.linalg import inner
+from ..problem import InverseProblem
+from ..transitions import per_sample
+from . import LARGEST_LEVEL, Covariance, newton_step
 
 _SMALLEST_RATIO = 1.02  # of neighbouring noise levels
 _LOWEST_LEVEL = 1e-4
-UNIT_NOISE = 0.1  # noise of the measurement for the property of the operator
+_UNIT_NOISE = 0.1  # noise of the measurement for the property of the operator
+_TOLERANCE = 1e-5  # error of the solution for that property, in standard deviations
 NAMES = ("levels", "data_levels", "relaxations", "kept", "fresh")
 
 
@@ -68,6 +80,43 @@ class Properties(NamedTuple):
 
     noise: Tensor
     unobserved: Tensor
+
+
+def problem_properties(
+    problem: InverseProblem,
+    x: Tensor,
+    covariance: Covariance,
+    noise_level: Tensor,
+    image_noise: Tensor,
+    probe: Tensor,
+    solver_steps: int,
+) -> Properties:
+    """Return the properties of problems, linearized at x: one solution by conjugate gradients.
+
+    Args:
+        problem: Problems, B rows.
+        x: Images (B, C, *spatial).
+        covariance: Covariance of images.
+        noise_level: Noise level of the covariance, the largest one for that of all images.
+        image_noise: Standard normal images, from which images are drawn.
+        probe: Standard normal images.
+        solver_steps: Maximum number of conjugate-gradient steps.
+    """
+    hessian = problem.gauss_newton_product(x)
+    image = covariance.product(noise_level, x, 0.5)(image_noise)
+    entries = problem.y[0].numel() / image[0].numel()
+    noise = _ratio(entries * inner(image, image), inner(image, hessian(image)))
+    scale = per_sample((noise / _UNIT_NOISE).square(), x)
+    del image
+    reduced, _ = newton_step(
+        lambda u: scale * hessian(u), probe, covariance, noise_level, solver_steps, _TOLERANCE
+    )
+    return Properties(noise, _ratio(inner(reduced, reduced), inner(probe, reduced)))
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Return the square root of a ratio, on the CPU in float64."""
+    return (numerator.double() / denominator.double().clamp(min=1e-30)).sqrt().cpu()
 
 
 @dataclass(frozen=True)

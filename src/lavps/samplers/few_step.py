@@ -3,7 +3,8 @@ r"""Few-step sampling with a denoiser that was fine-tuned through the sampler.
 A :class:`FewStepModel` is the prior's network, trained further such that the samples of
 :class:`~lavps.TunedPIR` with K evaluations have a good score (:mod:`lavps.training.few_step`). It has no
 input beyond x_t and t: the measurement enters by the data steps alone, so the operator may be any. Without
-training it is the prior, and the sampler is TunedPIR.
+training it is the prior, and the sampler is TunedPIR, whose last data step leaves unobserved details to the
+network (``full_draw`` is off).
 
 **Safeguard.** Before each data step, the misfit of the prediction relative to the expected one
 (:func:`~lavps.data_step.misfit.relative_misfit`) is compared with its 99 % quantile in training. Above it,
@@ -39,16 +40,24 @@ class FewStepModel(WrappedPrior):
     Args:
         prior: Fine-tuned denoiser.
         limits: K largest accepted relative misfits, one per evaluation; infinite ones accept everything.
+        sampler: Sampler of the training; default: the schedule for any task, ``full_draw`` off.
         check_prior: Function that raises an error for a prior other than that of the training.
     """
 
     prior: Prior
     limits: tuple[float, ...]
+    sampler: TunedPIR | None = None
     check_prior: Callable[[Prior], None] | None = field(default=None, compare=False)
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Return the prediction of x_0 (B, C, *spatial)."""
         return self.prior.denoise(x_t, t)
+
+    def sampler_for(self, prior: Prior) -> TunedPIR:
+        """Return the sampler of the training, with a prior."""
+        if self.sampler is not None:
+            return replace(self.sampler, prior=prior)
+        return replace(TunedPIR.universal(prior, len(self.limits)), full_draw=False)
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,6 @@ class FewStep(Sampler):
     safeguard: bool = True
 
     def __post_init__(self) -> None:
-        TunedPIR.universal(self.prior, self.evaluations)  # raises if there is no schedule
         if isinstance(self.model, Unbound):
             return
         if len(self.model.limits) != self.evaluations:
@@ -102,7 +110,7 @@ class FewStep(Sampler):
 
     def steps(self, run: Run) -> Iterator[Progress]:
         """Those of TunedPIR, with safeguarded predictions."""
-        tuned = TunedPIR.universal(self.prior, self.evaluations)
+        tuned = self.model.sampler_for(self.prior)
         guarded = SafeguardedPrior(run, self.model, tuned.covariance, self.safeguard)
         for progress in tuned.steps(replace(run, prior=guarded)):
             yield replace(progress, accepted=guarded.accepted if self.safeguard else None)

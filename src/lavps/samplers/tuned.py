@@ -10,7 +10,8 @@ images alone (a Wiener filter, no denoiser evaluation). Step k is
 3. :math:`x \leftarrow \hat x_0 + \sigma_{k+1} (a_k \hat e + b_k z)` with
    :math:`\hat e = (x - \hat x_0) / \sigma_k` and fresh noise z.
 
-The sample is the last :math:`x'`, a full draw from the Gaussian. WienerPIR is the schedule
+The sample is the last :math:`x'`, a full draw from the Gaussian unless ``full_draw`` is off.
+WienerPIR is the schedule
 :math:`\sigma_0 = \infty`, :math:`r_k = \sigma_k`, :math:`w_k = 1`, :math:`a_k = \sqrt{1 - \zeta}`,
 :math:`b_k = \sqrt{\zeta}`.
 
@@ -32,25 +33,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step, newton_step
+from ..data_step import LARGEST_LEVEL, Covariance, Stationary, data_step
 from ..data_step.schedule_numbers import (
     NAMES,
-    UNIT_NOISE,
     Properties,
     ScheduleNumbers,
     Trend,
     as_tensors,
+    problem_properties,
     rounded,
 )
 from ..data_step.universal import universal_fields
-from ..operators.linalg import inner
 from ..priors import Prior
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
-
-_TOLERANCE = 1e-5  # error of the solution for a problem's properties, in standard deviations
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,8 @@ class TunedPIR(Sampler):
         by_unobserved: Change of the numbers with the noise level of the unobserved part; None for none.
         covariance: Covariance C of x_0 given x_t.
         solver_steps: Maximum number of conjugate-gradient steps of a data step.
+        full_draw: Whether the last data step perturbs x_0 too. It makes the draw exact where x_0 given x_t
+            is Gaussian, and shows as grain where an image is flat.
 
     Example:
         >>> import torch, lavps
@@ -91,6 +91,7 @@ class TunedPIR(Sampler):
     by_unobserved: Trend | None = None
     covariance: Covariance = Stationary()
     solver_steps: int = 30
+    full_draw: bool = True
 
     def __post_init__(self) -> None:
         steps = len(self.levels)
@@ -184,7 +185,7 @@ class TunedPIR(Sampler):
             last, index = k == count - 1, count - k
             t = schedule.time(levels[k])
             x_0 = run.prior.denoise(per_sample(schedule.alpha(t), x) * x, t)
-            moved = self._data_step(run, x_0, data_levels[k], index, full=last)
+            moved = self._data_step(run, x_0, data_levels[k], index, full=last and self.full_draw)
             if last:
                 yield Progress(t.detach(), moved)
                 return
@@ -211,22 +212,9 @@ class TunedPIR(Sampler):
             drawn = self._data_step(run, blank, level, 0, full=True)
             if not depend:
                 return drawn, None
-            return drawn, self._properties(run, drawn, level)
-
-    def _properties(self, run: Run, x: Tensor, level: Tensor) -> Properties:
-        """Return the properties of a run's problems, linearized at x: one solution by conjugate gradients."""
-        problem = run.measured
-        image, probe = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
-        image = self.covariance.product(level, x, 0.5)(image)
-        hessian = problem.gauss_newton_product(x)
-        entries = problem.y[0].numel() / image[0].numel()
-        noise = _ratio(entries * inner(image, image), inner(image, hessian(image)))
-        scale = per_sample((noise / UNIT_NOISE).square(), x)
-        del image
-        reduced, _ = newton_step(
-            lambda u: scale * hessian(u), probe, self.covariance, level, self.solver_steps, _TOLERANCE
-        )
-        return Properties(noise, _ratio(inner(reduced, reduced), inner(probe, reduced)))
+            noises = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
+            args = (drawn, self.covariance, level, *noises, self.solver_steps)
+            return drawn, problem_properties(problem, *args)
 
     def _data_step(self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool) -> Tensor:
         """Return the data step with the measurement perturbed; ``full`` perturbs x_0 too."""
@@ -240,8 +228,3 @@ class TunedPIR(Sampler):
             image_noise=run.normal(Purpose.DATA_STEP, index, 1) if full else None,
             measurement_noise=run.noise.normal(Purpose.DATA_STEP, problem.y.shape[1:], problem.y, index, 0),
         )
-
-
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Return the square root of a ratio, on the CPU in float64."""
-    return (numerator.double() / denominator.double().clamp(min=1e-30)).sqrt().cpu()

@@ -31,7 +31,6 @@ from ..priors import CountingPrior, EDMPrior, NetworkPrior
 from ..random import NoiseStreams
 from ..samplers.base import Run
 from ..samplers.few_step import FewStepModel, SafeguardedPrior
-from ..samplers.tuned import TunedPIR
 from .scores import score_of, simulate_family
 
 _VALIDATION_SEED = 1 << 30
@@ -74,7 +73,8 @@ class FewStepTask:
         self.network: nn.Module = copy.deepcopy(prior.network).requires_grad_(True)
         self.prior = copy.copy(prior)
         self.prior.network, self.prior.weights_hash = self.network, None
-        self.sampler = TunedPIR.universal(self.prior, evaluations)
+        self.model = FewStepModel(self.prior, (math.inf,) * evaluations)
+        self.sampler = self.model.sampler_for(self.prior)
         self.families, self.noise, self.perceptual = tuple(families), noise, perceptual
         self.group, self.seed, self.preview_images = group, seed, preview_images
         self.description = dict(description or {})
@@ -112,14 +112,12 @@ class FewStepTask:
     @torch.no_grad()
     def limits(self, images: Tensor) -> tuple[float, ...]:
         """Return the largest relative misfits that the safeguard accepts, one per evaluation."""
-        count = len(self.sampler.levels)
-        lenient = FewStepModel(self.prior, (math.inf,) * count)
-        found: list[list[Tensor]] = [[] for _ in range(count)]
+        found: list[list[Tensor]] = [[] for _ in self.sampler.levels]
         for family in self.families:
             problem = simulate_family(images, range(len(images)), family, self.noise, _VALIDATION_SEED)
             streams = NoiseStreams.from_seed(len(images), _VALIDATION_SEED)
             run = Run(CountingPrior(self.prior), problem, streams)
-            judged = SafeguardedPrior(run, lenient, self.sampler.covariance, True)
+            judged = SafeguardedPrior(run, self.model, self.sampler.covariance, True)
             for _ in self.sampler.steps(replace(run, prior=judged)):
                 pass
             for step, misfits in zip(found, judged.misfits, strict=True):

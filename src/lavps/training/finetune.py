@@ -47,7 +47,9 @@ def closest_prior(
     return min(errors, key=lambda folder: errors[folder], default=None)
 
 
-def init_from(network: nn.Module, path: str | Path, schedule: Schedule, prediction: str) -> str:
+def init_from(
+    network: nn.Module, path: str | Path, schedule: Schedule, prediction: str, kind: str = "prior"
+) -> str:
     """Copy the weights of a prior into a network, with zero weights for additional input channels.
 
     Args:
@@ -55,6 +57,7 @@ def init_from(network: nn.Module, path: str | Path, schedule: Schedule, predicti
         path: Model folder or Hub id of the prior.
         schedule: Schedule of the training, equal to the prior's.
         prediction: Predicted quantity of the training, equal to the prior's.
+        kind: Kind of the model in the folder, "few-step" for a few-step model in place of the prior.
 
     Returns:
         Hash of the prior's weights.
@@ -63,8 +66,9 @@ def init_from(network: nn.Module, path: str | Path, schedule: Schedule, predicti
         ValueError: The folder holds no prior, or one of another network, schedule or prediction.
     """
     about = read_config(path)
-    if about.kind != "prior":
-        raise ValueError(f"{path} holds a model of kind {about.kind!r}, not a prior")
+    if about.kind != kind:
+        wanted = kind if kind == "prior" else f"{kind} model"
+        raise ValueError(f"{path} holds a model of kind {about.kind!r}, not a {wanted}")
     if (about.schedule, about.prediction) != (schedule, prediction):
         raise ValueError(
             f"{path} was trained to predict {about.prediction!r} on {about.schedule!r}, not {prediction!r} "

@@ -212,9 +212,9 @@ class TunedPIR(Sampler):
             drawn = self._data_step(run, blank, level, 0, full=True)
             if not depend:
                 return drawn, None
-            noises = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
-            args = (drawn, self.covariance, level, *noises, self.solver_steps)
-            return drawn, problem_properties(problem, *args)
+            noise, probe = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
+            args = (self.covariance, level, noise, probe, self.solver_steps)
+            return drawn, problem_properties(problem, drawn, *args)
 
     def _data_step(self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool) -> Tensor:
         """Return the data step with the measurement perturbed; ``full`` perturbs x_0 too."""

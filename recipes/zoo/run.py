@@ -55,9 +55,9 @@ PRIOR = COMMON | {
     "validate-every": 500, "checkpoint-every": 200, "preview-every": 600,
 }  # fmt: skip
 SYNTHETIC = {
-    "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 2500,
-    "learning-rate": 8e-4, "warmup-steps": 400, "cooldown-steps": 1000, "ema-decay": "0.998 0.9995", "compile": "",
-    "weights": "bfloat16", "validate-every": 500, "checkpoint-every": 250, "preview-every": 1000,
+    "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 4430,
+    "learning-rate": 6e-4, "warmup-steps": 100, "cooldown-steps": 1500, "ema-decay": "0.998 0.9995", "compile": "",
+    "weights": "bfloat16", "validate-every": 1000, "checkpoint-every": 200, "preview-every": 2000, "init-from": "earlier/synthfaces64",
 }  # fmt: skip
 PHOTOS = {
     "size": 64, "crop": "random", "quarter-turns": "", "network": "unet-small", "times": "log-normal", "batch-size": 16,
@@ -65,9 +65,10 @@ PHOTOS = {
     "weights": "bfloat16", "validation-images": 128, "validate-every": 2400, "checkpoint-every": 100, "preview-every": 2400,
 }  # fmt: skip
 FEW_STEP = {
-    "evaluations": 4, "batch-size": 8, "steps": 460, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
-    "cooldown-steps": 180, "ema-decay": "0.98 0.995", "compile": "", "weights": "bfloat16", "validation-images": 16,
-    "validate-every": 250, "checkpoint-every": 50, "preview-every": 250, "log-every": 10,
+    "evaluations": 4, "batch-size": 8, "steps": 600, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
+    "cooldown-steps": 240, "ema-decay": "0.98 0.995", "compile": "", "weights": "bfloat16", "validation-images": 16,
+    "validate-every": 300, "checkpoint-every": 25, "preview-every": 300, "log-every": 10,
+    "init-from": "earlier/synthfaces64-4steps", "init-prior": "earlier/synthfaces64",
 }  # fmt: skip
 INFERENCE = COMMON | {
     "network": "unet-tiny", "batch-size": 32, "steps": 1000, "learning-rate": 1e-3, "warmup-steps": 100,
@@ -157,10 +158,10 @@ def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
 SMALL = {
     "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "synthfaces64": Model(
-        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training is to be continued.", sharded=True,
+        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training continued that of an earlier version (`earlier/`, in the repository's history), which had seen 80,000 images.", sharded=True,
     ),
     "synthfaces64-4steps": Model(
-        "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations on any task.", sharded=True,
+        "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations on any task. It was initialized with an earlier version of the model, 3,680 images, and the change of the prior since then.", sharded=True,
     ),
     "photos64": Model(
         "prior", "photos64", PHOTOS,

@@ -164,6 +164,20 @@ def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.Captur
     for old, new in zip(first.prior.network.parameters(), second.prior.network.parameters(), strict=True):
         torch.testing.assert_close(new, old, atol=1e-6, rtol=0)
 
+    newer = lavps.load_prior(prior).network  # a prior that differs from that of the model
+    with torch.no_grad():
+        next(newer.parameters()).add_(0.5)
+    save_model(tmp_path / "newer", newer, read_config(prior))
+    again[again.index(str(prior))], again[again.index(str(tmp_path / "again"))] = (
+        str(tmp_path / "newer"),
+        str(tmp_path / "third"),
+    )
+    main([*again, "--init-prior", str(prior)])
+    third = load_few_step(tmp_path / "third" / "model")
+    for old, new in zip(first.prior.network.parameters(), third.prior.network.parameters(), strict=True):
+        change = 0.5 if old is next(first.prior.network.parameters()) else 0.0
+        torch.testing.assert_close(new, old + change, atol=1e-6, rtol=0)
+
     capsys.readouterr()
     main(["info", str(run / "model")])
     assert "evaluations: 4" in capsys.readouterr().out

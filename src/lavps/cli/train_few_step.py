@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["TrainFewStep"]
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,7 +19,7 @@ from ..checkpoints.folder import load_model_prior, model_name, read_config
 from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
 from ..training.few_step import FewStepTask
-from ..training.finetune import init_from
+from ..training.finetune import add_change, init_from
 from ..training.task import Task
 from .options import File, Folder, Model, N, NoiseRange, lowest_and_highest
 from .training import Training, Writer
@@ -43,6 +44,8 @@ class TrainFewStep(Training):
     group: N[int] = 4  # Consecutive images with the same task.
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
     init_from: Folder[Path | None] = None  # Few-step model whose weights initialize the network.
+    # Prior of that model, if it is another one: the change of the weights from it to --prior is added.
+    init_prior: Folder[Path | None] = None
 
     @cached_property
     def image_shape(self) -> tuple[int, ...]:
@@ -70,10 +73,18 @@ class TrainFewStep(Training):
             preview_images=self.previewed,
         )
         source, name = read_config(self.prior), model_name(self.prior)
-        origin = {"prior": name}
+        origin, predicted = {"prior": name}, (prior.schedule, source.prediction or "")
         if self.init_from is not None:
-            args = (prior.schedule, source.prediction or "", "few-step")
-            origin |= {"init_from": init_from(task.network, self.init_from, *args)}
+            origin["init_from"] = init_from(task.network, self.init_from, *predicted, "few-step")
+        if self.init_prior is not None:
+            if self.init_from is None:
+                raise ValueError(
+                    "--init-prior is the prior of a few-step model, --init-from, which is missing"
+                )
+            old, new = (copy.deepcopy(task.network) for _ in range(2))
+            init_from(old, self.init_prior, *predicted)
+            init_from(new, self.prior, *predicted)
+            add_change(task.network, old, new)
         return task, lambda folder, about, dtype: save_few_step(
             folder, task, source, task.limits(held_out), about | origin, dtype
         )

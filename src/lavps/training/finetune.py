@@ -6,7 +6,7 @@ measurement is the prior: both train in minutes instead of hours.
 
 from __future__ import annotations
 
-__all__ = ["closest_prior", "init_from"]
+__all__ = ["add_change", "closest_prior", "init_from"]
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,6 +87,20 @@ def init_from(
         weights[name] = _widened(value, weights[name], has["in_channels"], gets["in_channels"])
     network.load_state_dict(weights)
     return about.weights_hash
+
+
+def add_change(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Add the difference of two networks' weights to those of a third one of the same architecture.
+
+    A model that was trained from an old prior, plus the change from the old prior to a new one, is nearly a
+    model trained from the new prior.
+
+    Reference: Ilharco et al., Editing Models with Task Arithmetic, 2023.
+    """
+    before, after = dict(old.named_parameters()), dict(new.named_parameters())
+    with torch.no_grad():
+        for name, weights in network.named_parameters():
+            weights.add_(after[name] - before[name])
 
 
 def _widened(old: Tensor, new: Tensor, channels: int, wider: int) -> Tensor:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-__all__ = ["ProcessMemory", "keep_freed_memory", "process_memory", "resolve_device"]
+__all__ = [
+    "ProcessMemory",
+    "free_memory",
+    "is_out_of_memory",
+    "keep_freed_memory",
+    "process_memory",
+    "resolve_device",
+]
 
 import ctypes
+import gc
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +20,16 @@ from typing import NamedTuple
 import torch
 
 _STATUS = Path("/proc/self/status")
+_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "could not create a primitive",  # oneDNN, which gives no reason
+    "could not create a memory",
+    "could not execute a primitive",
+)
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of glibc's mallopt
 
 
@@ -62,3 +80,20 @@ def process_memory() -> ProcessMemory | None:
         return None
     status = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     return ProcessMemory(*(1024 * int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory ran out, on the CPU or an accelerator."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _WORDS)
+
+
+def free_memory() -> None:
+    """Free unused memory: garbage, the cache of torch, and that of the C library."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from lavps.cli import main
+from lavps.devices import is_out_of_memory
 from lavps.restoration import FileRestorer, MeasurementSpec, RestorationConfig
-from lavps.restoration.memory import BatchLimits, is_out_of_memory, within_memory
+from lavps.restoration.memory import BatchLimits, within_memory
 from lavps.tiling import TiledPrior
 from support.restoring import picture, save, write_prior
 

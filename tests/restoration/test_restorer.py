@@ -50,15 +50,15 @@ def test_measurements_are_restored_in_a_few_lines() -> None:
 
 
 def test_plain_functions_and_folders_will_do(folders: tuple[Path, Path]) -> None:
-    posterior = restore(images(1, (3, SIZE, SIZE)), lambda x: x.flip(-1), folders[0], quality="fast")
+    posterior = restore(images(1, (3, SIZE, SIZE)), lambda x: x.flip(-1), folders[0], 0.05, quality="fast")
     assert posterior.mean.shape == (1, 3, SIZE, SIZE)
     assert posterior.std.isnan().all()  # of one sample
 
 
 def test_one_measurement_needs_no_batch_axis(folders: tuple[Path, Path]) -> None:
     y = images(1, (3, SIZE // 2, SIZE // 2))
-    batch = restore(y, AveragePool(2), folders[0], quality="fast")
-    one = restore(y[0], AveragePool(2), folders[0], quality="fast")
+    batch = restore(y, AveragePool(2), folders[0], 0.05, quality="fast")
+    one = restore(y[0], AveragePool(2), folders[0], 0.05, quality="fast")
     assert torch.equal(one.mean, batch.mean)
     assert one.mean.shape == (1, 3, SIZE, SIZE)
 
@@ -66,19 +66,25 @@ def test_one_measurement_needs_no_batch_axis(folders: tuple[Path, Path]) -> None
 def test_measurements_in_another_range_are_refused_or_reported(folders: tuple[Path, Path]) -> None:
     y = images(1, (3, SIZE // 2, SIZE // 2))
     with pytest.raises(ValueError, match=r"must be in \[-1, 1\].* y / 127.5 - 1"):
-        restore(127.5 * (y + 1), AveragePool(2), folders[0], quality="fast")
+        restore(127.5 * (y + 1), AveragePool(2), folders[0], 0.05, quality="fast")
     with pytest.raises(ValueError, match="contains NaN"):
-        restore(torch.full_like(y, float("nan")), AveragePool(2), folders[0], quality="fast")
+        restore(torch.full_like(y, float("nan")), AveragePool(2), folders[0], 0.05, quality="fast")
     with pytest.raises(ValueError, match="replicates grey measurements"):
-        restore(y[:, :1], AveragePool(2), folders[0], quality="fast")
+        restore(y[:, :1], AveragePool(2), folders[0], 0.05, quality="fast")
     unit = (y.clamp(-1, 1) + 1) / 2
     with pytest.warns(PixelRangeWarning, match=r"RescaledOperator\(operator, 0, 1\)") as caught:
-        restore(unit, AveragePool(2), folders[0], quality="fast")
+        restore(unit, AveragePool(2), folders[0], 0.05, quality="fast")
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", PixelRangeWarning)
+        restore(y, AveragePool(2), folders[0], 0.05, quality="fast")
+        restore(unit, RescaledOperator(AveragePool(2), 0, 1), folders[0], 0.05, quality="fast")
+
+
+def test_noise_must_be_given_unless_the_operator_states_it(folders: tuple[Path, Path]) -> None:
+    y = images(1, (3, SIZE // 2, SIZE // 2))
+    with pytest.raises(ValueError, match="states no Gaussian noise: pass noise=std"):
         restore(y, AveragePool(2), folders[0], quality="fast")
-        restore(unit, RescaledOperator(AveragePool(2), 0, 1), folders[0], quality="fast")
 
 
 def test_sizes_other_than_the_priors_are_tiled(folders: tuple[Path, Path]) -> None:

@@ -117,7 +117,7 @@ def test_the_command_writes_it_and_refuses_several(
     words += ["--device", "cpu", "--evaluations", "1", "-o", str(tmp_path / "out")]
     main(words)
     said = capsys.readouterr().out
-    assert "; 1 denoiser evaluations per sample; about " in said
+    assert "; 1 denoiser evaluation per sample; about " in said
     assert "note: an estimate of the posterior mean" in said
     main(["replay", str(tmp_path / "out" / "photo.json")])
     assert "identical" in capsys.readouterr().out

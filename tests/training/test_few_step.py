@@ -126,7 +126,7 @@ def test_a_model_serves_the_number_of_evaluations_of_its_training() -> None:
     assert (settings.counts.forwards, settings.counts.data_steps) == (4, 4)
     _, problem = oracle_problem(prior, "sr4", 1)
     with pytest.raises(ValueError, match="takes 4 evaluations"):
-        lavps.restore(problem.y, problem.operator, prior, model=model, evaluations=8)
+        lavps.restore(problem.y, problem.operator, prior, 0.1, model=model, evaluations=8)
 
 
 def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,8 @@ class RunForecast:
         parts = [f"{self.content}, {self.task}, noise {self.noise}", f"{self.measured} -> {self.restored}"]
         if self.windows > 1:
             parts.append(f"{self.windows} windows")
-        parts.append(f"{self.evaluations:g} denoiser evaluations per sample")
+        plural = "" if self.evaluations == 1 else "s"
+        parts.append(f"{self.evaluations:g} denoiser evaluation{plural} per sample")
         if self.samples > 1:
             parts.append(f"{self.samples} samples")
         if self.seconds is not None:

@@ -227,7 +227,7 @@ def restore(
     y: Tensor,
     operator: Operator | Callable[[Tensor], Tensor],
     prior: Prior | str | Path,
-    noise: float | NoiseModel = 0.05,
+    noise: float | NoiseModel | None = None,
     samples: int = 1,
     *,
     model: InferenceModel | FewStepModel | None = None,
@@ -242,7 +242,8 @@ def restore(
             without a batch axis is a batch of one, and so is its posterior.
         operator: Operator A.
         prior: Denoiser, model folder or another library's checkpoint; tiled for images of other sizes.
-        noise: Standard deviation σ in the units of y, 0 for exact values, or a noise model.
+        noise: Standard deviation σ in the units of y, 0 for exact values, or a noise model; default the
+            operator's own, such as that of a physics of deepinv.
         samples: Number of samples per item.
         model: Inference model or few-step model of this prior.
         quality: "fast", "balanced" or "best" (:mod:`~lavps.restoration.presets`); default "balanced".
@@ -251,7 +252,8 @@ def restore(
         seed: Seed of the sampler's noise.
 
     Raises:
-        ValueError: y cannot be a measurement of images in [-1, 1], or does not fit operator or prior.
+        ValueError: y cannot be a measurement of images in [-1, 1], does not fit operator or prior, or has
+            noise that is neither given nor stated by the operator.
 
     Warns:
         PixelRangeWarning: y suggests images in [0, 1].

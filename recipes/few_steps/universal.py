@@ -44,7 +44,7 @@ class Config:
                 self.work.mkdir(parents=True, exist_ok=True)
                 Tune(
                     prior=str(self.prior),
-                    task=TASKS,
+                    task=(*TASKS, "jpeg5", "jpeg20", "hdr"),
                     noise=(0.005, 0.2),
                     data=self.data,
                     evaluations=count,

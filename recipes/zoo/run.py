@@ -65,9 +65,9 @@ PHOTOS = {
     "weights": "bfloat16", "validation-images": 128, "validate-every": 2400, "checkpoint-every": 100, "preview-every": 2400,
 }  # fmt: skip
 FEW_STEP = {
-    "evaluations": 4, "batch-size": 8, "steps": 600, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
-    "cooldown-steps": 240, "ema-decay": "0.98 0.995", "compile": "", "weights": "bfloat16", "validation-images": 16,
-    "validate-every": 300, "checkpoint-every": 25, "preview-every": 300, "log-every": 10,
+    "evaluations": 4, "batch-size": 8, "steps": 460, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
+    "cooldown-steps": 180, "ema-decay": "0.98 0.995", "compile": "", "weights": "bfloat16", "validation-images": 16,
+    "validate-every": 230, "checkpoint-every": 25, "preview-every": 230, "log-every": 10,
     "init-from": "earlier/synthfaces64-4steps", "init-prior": "earlier/synthfaces64",
 }  # fmt: skip
 INFERENCE = COMMON | {
@@ -161,7 +161,7 @@ SMALL = {
         "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training continued that of an earlier version (`earlier/`, in the repository's history), which had seen 80,000 images.", sharded=True,
     ),
     "synthfaces64-4steps": Model(
-        "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations on any task. It was initialized with an earlier version of the model, 3,680 images, and the change of the prior since then.", sharded=True,
+        "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations and any linear operator. It was initialized with an earlier version of the model, 3,680 images, and the change of the prior since then.", sharded=True,
     ),
     "photos64": Model(
         "prior", "photos64", PHOTOS,

@@ -65,6 +65,19 @@ def test_predictions_that_contradict_the_measurement_are_replaced_by_the_priors(
     assert not torch.allclose(unguarded.samples, plain.samples, atol=0.1)
 
 
+def test_nonlinear_operators_are_left_to_the_prior() -> None:
+    prior = oracle_mixture(seed=1)
+    x, _ = oracle_problem(prior, "sr4", 3, seed=1)
+    problem = lavps.InverseProblem.simulate(x, lavps.operators.HDRClip(), 0.05)
+    plain = lavps.TunedPIR.universal(prior, 4).sample(problem, 2, seed=5)
+    model = lavps.FewStepModel(Shifted(prior, 1.0), ALL)
+    with pytest.warns(OutOfDistributionWarning):
+        found = lavps.FewStep(prior, model).sample(problem, 2, seed=5)
+    assert torch.equal(found.samples, plain.samples)
+    assert found.trace.forwards == 4
+    assert float(found.trace.acceptance) == 0
+
+
 @pytest.mark.parametrize("task", ["sr4", "half-pixels", "denoise", "gaussian-blur"])
 @pytest.mark.parametrize("noise", [0.01, 1.0])
 def test_the_relative_misfit_of_an_exact_prediction_is_one(task: str, noise: float) -> None:

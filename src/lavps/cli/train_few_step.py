@@ -26,7 +26,7 @@ from .training import Training, Writer
 
 TASKS = (
     *("sr2", "sr4", "sr8", "motion-blur", "random-motion-blur", "gaussian-blur"),
-    *("centre-box", "random-rectangle", "random-pixels", "denoise", "jpeg5", "jpeg20", "hdr"),
+    *("centre-box", "random-rectangle", "random-pixels", "denoise"),
 )
 _REFERENCES = 8  # images for the scores of the prior
 
@@ -36,7 +36,7 @@ class TrainFewStep(Training):
     """Fine-tune a prior's network through the sampler, for a few evaluations; write it to OUTPUT/model."""
 
     prior: Model[Path]  # Model folder or Hub id of the prior, whose network is the initial one.
-    # Operators: sr4, denoise, motion-blur, ..., or Python objects in files.
+    # Linear operators: sr4, denoise, motion-blur, ..., or Python objects in files.
     task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")] = TASKS
     # Standard deviation of the noise, or the lowest and the highest one.
     noise: NoiseRange = (0.005, 0.2)

@@ -9,6 +9,8 @@ network (``full_draw`` is off).
 **Safeguard.** Before each data step, the misfit of the prediction relative to the expected one
 (:func:`~lavps.data_step.misfit.relative_misfit`) is compared with its 99 % quantile in training. Above it,
 the prediction is replaced by the prior's, for this sample and step. An accepted one costs no evaluation.
+Nonlinear operators and other noise than Gaussian are left to the prior: trained through data steps that
+linearize them, the network gets worse there.
 """
 
 from __future__ import annotations
@@ -109,7 +111,12 @@ class FewStep(Sampler):
         return self.evaluations
 
     def steps(self, run: Run) -> Iterator[Progress]:
-        """Those of TunedPIR, with safeguarded predictions."""
+        """Those of TunedPIR, with safeguarded predictions for linear operators."""
+        if not run.measured.is_linear_gaussian:
+            none = torch.zeros(len(run.measured), dtype=torch.bool)
+            for progress in TunedPIR.universal(self.prior, self.evaluations).steps(run):
+                yield replace(progress, accepted=none)
+            return
         tuned = self.model.sampler_for(self.prior)
         guarded = SafeguardedPrior(run, self.model, tuned.covariance, self.safeguard)
         for progress in tuned.steps(replace(run, prior=guarded)):

@@ -268,8 +268,9 @@ def install(name: str, config: Config) -> Path:
     """Copy ``runs/NAME/model`` to ``zoo/NAME`` and write its card."""
     model, run, folder = MODELS[name], config.runs / name, config.zoo / name
     folder.mkdir(parents=True, exist_ok=True)
-    for file in ("model.safetensors", "config.json"):
-        shutil.copy(run / "model" / file, folder / file)
+    for file in ("model.safetensors", "config.json", "typicality.json"):
+        if (run / "model" / file).exists():  # only a prior has a typicality reference
+            shutil.copy(run / "model" / file, folder / file)
     about = read_config(folder)
     validation = about.training["validation"]
     numbers = ", ".join(f"{key} {value:.4g}" for key, value in validation.items() if isinstance(value, float))

@@ -152,7 +152,7 @@ def command_page() -> None:
 
     os.environ["COLUMNS"] = "82"
     parts = ["# Command line", "", "What `lavps COMMAND --help` prints.", ""]
-    for command in commands(cli._Commands):
+    for command in commands(cli.command_type()):
         parts += [f"## lavps {command}", "", "```text", help_of(command).strip(), "```", ""]
     (DOCS / "reference" / "command_line.md").write_text("\n".join(parts))
 

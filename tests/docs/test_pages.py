@@ -142,7 +142,7 @@ def test_a_command_with_a_wrong_option_is_noticed() -> None:
 
 
 def test_the_command_page_knows_every_command() -> None:
-    found = made_pages.commands(cli._Commands)
+    found = made_pages.commands(cli.command_type())
     assert {"train prior", "train inference", "bench sweep", "bench report"} <= set(found)
     assert found[0] == "restore"
     assert "usage: lavps train prior" in made_pages.help_of("train prior")

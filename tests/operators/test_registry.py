@@ -71,7 +71,7 @@ def test_any_integer_is_a_factor_of_super_resolution(side: int) -> None:
 
 @pytest.mark.parametrize("name", ["sr5.5", "sr0", "sr1e3", "sr", "sr-2"])
 def test_other_numbers_are_no_factor(name: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown measurement '{name}'"):
+    with pytest.raises(ValueError, match=f"unknown task '{name}'"):
         named_family(name, (3, 64, 64))
 
 

@@ -23,44 +23,43 @@ An interrupted training run resumes when the same command is run again.
 
 from __future__ import annotations
 
-__all__ = ["main", "parse"]
+__all__ = ["command_type", "main", "parse"]
 
 import os
 import sys
 from collections.abc import Sequence
+from functools import reduce
+from importlib import import_module
+from operator import or_
 from typing import Annotated, Any
 
 import tyro
 
-from .bench import Bench
-from .calibrate import Calibrate
-from .degrade import Degrade
-from .demo import Demo
-from .doctor import Doctor
-from .info import Info
-from .plan import Plan
-from .replay import Replay
-from .restore import Restore
-from .restore_bulk import RestoreBulk
-from .serve import Serve
-from .train import Train
-from .tune import Tune
-
-_Commands = (
-    Annotated[Restore, tyro.conf.subcommand("restore")]
-    | Annotated[RestoreBulk, tyro.conf.subcommand("restore-bulk")]
-    | Annotated[Replay, tyro.conf.subcommand("replay")]
-    | Annotated[Degrade, tyro.conf.subcommand("degrade")]
-    | Annotated[Info, tyro.conf.subcommand("info")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-    | Annotated[Plan, tyro.conf.subcommand("plan")]
-    | Annotated[Serve, tyro.conf.subcommand("serve")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Tune, tyro.conf.subcommand("tune")]
-    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")]
+# The class of restore-bulk is RestoreBulk in the module restore_bulk. A command imports only its own module.
+_COMMANDS = (
+    "restore",
+    "restore-bulk",
+    "replay",
+    "degrade",
+    "info",
+    "doctor",
+    "plan",
+    "serve",
+    "demo",
+    "train",
+    "tune",
+    "calibrate",
+    "bench",
 )
+
+
+def command_type(name: str | None = None) -> Any:
+    """Return the dataclass of a command, or the union of all commands."""
+    if name is None:
+        commands = (Annotated[command_type(name), tyro.conf.subcommand(name)] for name in _COMMANDS)
+        return reduce(or_, commands)
+    module = import_module(f".{name.replace('-', '_')}", __package__)
+    return getattr(module, name.title().replace("-", ""))
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
@@ -69,12 +68,14 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
     if any(word.split("=")[0].replace("_", "-") == "--jpeg-quality" for word in words):
         print("lavps: the quality is part of the task, as in --task jpeg20", file=sys.stderr)
         raise SystemExit(1)
+    name, rest = (words[0], words[1:]) if words and words[0] in _COMMANDS else (None, words)
+    about = None if name else "Posterior sampling for imaging inverse problems with diffusion priors."
     try:
         return tyro.cli(
-            _Commands,
-            prog="lavps",
-            description="Posterior sampling for imaging inverse problems with diffusion priors.",
-            args=arguments,
+            command_type(name),
+            prog=f"lavps {name}" if name else "lavps",
+            description=about,
+            args=rest,
             config=(
                 tyro.conf.OmitSubcommandPrefixes,
                 tyro.conf.OmitArgPrefixes,

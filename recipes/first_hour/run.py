@@ -51,16 +51,16 @@ STEPS = (
     ("noise of a JPEG file", f"restore photo.jpg --task denoise {PRIOR}"),
     (
         "JPEG artefacts, tables of the file",
-        f"restore photo.jpg --task jpeg {PRIOR} --evaluations 1 --output jpeg",
+        f"restore photo.jpg --task jpeg --noise 0.02 {PRIOR} --evaluations 4 --output jpeg",
     ),
     ("an output that is the input", f"{FIRST} --evaluations 1 --output grainy.png"),
     (
         "a photograph of full size, to be enlarged",
-        f"restore photo.png --task sr4 --noise 0.02 {PRIOR} --dry-run",
+        f"restore large.png --task sr4 --noise 0.02 {PRIOR} --dry-run",
     ),
     (
         "a photograph under the prior of faces",
-        "restore grainy.png --task denoise --noise 0.2 --prior zoo/synthfaces64 --evaluations 1 --output faces",
+        "restore grainy.png --task denoise --noise 0.2 --prior zoo/synthfaces64 --evaluations 4 --output faces",
     ),
     (
         "a mask drawn the other way round",

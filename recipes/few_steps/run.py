@@ -30,7 +30,7 @@ DIFFPIR, DDNM, WIENER = "DiffPIR", "DDNM+", "WienerPIR"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
 COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
 SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
-NONLINEAR = ("jpeg", "hdr")  # DDNM+ is for linear operators
+NONLINEAR = ("jpeg", "hdr")  # DDNM+ and few-step models are for linear operators
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
@@ -108,7 +108,7 @@ class Config(Study):
         found = [
             (name, count, self.tuned(benchmark, name, count)) for name in names for count in self.evaluations
         ]
-        return found + self.learned_methods()
+        return found + [m for m in self.learned_methods() if m[0] != TRAINED or task not in NONLINEAR]
 
     def learned_methods(self) -> list[tuple[str, int, Settings]]:
         """Return the learned schedules and the few-step model."""
@@ -179,6 +179,8 @@ class Config(Study):
         ]
         first = records[0]
         return {
+            "answer": self.answer(records),
+            "first": markdown_table(*self.first(records)),
             "table": markdown_table(head, rows),
             "outside": markdown_table(
                 ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"], strange
@@ -210,6 +212,36 @@ class Config(Study):
         ]
         return markdown_table(head, rows)
 
+    def answer(self, records: list[Record]) -> str:
+        """Return the sentences that answer the question, each with the tasks for which it holds."""
+        found = []
+        for name, count, other in ((TRAINED, 4, 25), (LEARNED, 8, 25), (LEARNED, 8, 8), (LEARNED, 4, 4)):
+            pairs = [
+                (task, find(records, task, name, count), find(records, task, DIFFPIR, other))
+                for task in self.tasks
+            ]
+            both = [(task, ours, theirs) for task, ours, theirs in pairs if ours and theirs]
+            near = [t for t, a, b in both if non_inferiority(b["lpips"], a["lpips"]).is_non_inferior]
+            lower = [t for t, a, b in both if mean(a["crps"]) < mean(b["crps"])]
+            found.append(
+                f"{name}, {count} evaluations, against DiffPIR tuned for each task, {other}: LPIPS non-inferior on "
+                f"{titles(near, len(both))}; CRPS lower on {titles(lower, len(both))}."
+            )
+        return "\n".join(f"- {sentence}" for sentence in found)
+
+    def first(self, records: list[Record]) -> tuple[list[str], list[list[str]]]:
+        """Return a table of the best sampler for every task, number of evaluations and score."""
+        head = ["task", *(f"{title}, {count}" for count in self.evaluations for title in SCORES.values())]
+        rows = []
+        for task in self.tasks:
+            row = [TITLES[task]]
+            for count in self.evaluations:
+                there = [r for r in records if (r["task"], r["evaluations"]) == (task, count)]
+                best_of = {score: min(there, key=lambda r: mean(r[score])) for score in SCORES}
+                row += [f"{r['name']} {mean(r[score]):.4f}" for score, r in best_of.items()]
+            rows.append(row)
+        return head, rows
+
     def pairs(self, records: list[Record]) -> list[list[str]]:
         """Return the comparisons of our samplers with others at as many and at more evaluations, and with each other."""
         lines = []
@@ -235,6 +267,12 @@ def find(records: list[Record], task: str, name: str, evaluations: int) -> Recor
     """Return the record of a sampler on a task; None if there is none."""
     wanted = (task, name, evaluations)
     return next((r for r in records if (r["task"], r["name"], r["evaluations"]) == wanted), None)
+
+
+def titles(tasks: list[str], count: int) -> str:
+    """Return the number and the titles of tasks."""
+    names = ", ".join(TITLES[task] for task in tasks)
+    return f"{len(tasks)} of {count} tasks ({names})" if tasks else f"none of {count} tasks"
 
 
 def with_error(values: list[float]) -> str:

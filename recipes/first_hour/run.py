@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,6 +69,15 @@ STEPS = (
     ),
     ("an operator file without an operator", f"restore grainy.png --task my_ops.py --noise 0.1 {PRIOR}"),
 )
+# A command that writes the peak of its own memory to a file: the one that the system reports includes its parent's.
+COMMAND = """
+import atexit, os, pathlib, sys
+status = pathlib.Path("/proc/self/status")
+atexit.register(lambda: pathlib.Path(os.environ["STATUS"]).write_text(status.read_text()))
+from lavps.cli import main
+main(sys.argv[1:])
+"""
+STATUS = "status.txt"
 LARGE = f"restore large.png --task denoise --noise 0.1 {PRIOR}"
 
 
@@ -91,10 +101,10 @@ class Config:
 
 def start(words: str, folder: Path) -> subprocess.Popen[str]:
     """Start ``lavps WORDS`` in a folder."""
-    environment = os.environ | {"COLUMNS": "100", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "lavps.cli", *shlex.split(words)]
+    (folder / STATUS).unlink(missing_ok=True)
+    environment = os.environ | {"COLUMNS": "82", "OMP_NUM_THREADS": "1", "STATUS": str(folder / STATUS)}
     return subprocess.Popen(
-        command,
+        [sys.executable, "-c", COMMAND, *shlex.split(words)],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -103,7 +113,7 @@ def start(words: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], words: str, before: str = "") -> Record:
+def finish(process: subprocess.Popen[str], words: str, folder: Path, before: str = "") -> Record:
     """Wait for a command and return what it used and printed."""
     assert process.stdout is not None
     text = before + process.stdout.read()
@@ -113,9 +123,15 @@ def finish(process: subprocess.Popen[str], words: str, before: str = "") -> Reco
         "command": f"lavps {words}",
         "status": process.returncode,
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
-        "peak_gb": round(used.ru_maxrss / 1e6, 2),
+        "peak_gb": peak(folder / STATUS),
         "output": shown(text),
     }
+
+
+def peak(status: Path) -> float | None:
+    """Return the peak of the memory in GB, None if the process was killed."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return None if found is None else round(int(found[1]) / 1e6, 2)
 
 
 def shown(text: str) -> str:
@@ -183,7 +199,10 @@ def restore_large(folder: Path, evaluations: int) -> list[Record]:
     words = f"{LARGE} --evaluations {evaluations} --output whole{evaluations}"
     process = start(words, folder)
     line, forecast = until_line(process)
-    whole = finish(process, words, line) | {"forecast_cpu_seconds": forecast, "step": "a large photograph"}
+    whole = finish(process, words, folder, line) | {
+        "forecast_cpu_seconds": forecast,
+        "step": "a large photograph",
+    }
     words = words.replace("whole", "broken")
     process = start(words, folder)
     output = folder / f"broken{evaluations}"
@@ -191,8 +210,8 @@ def restore_large(folder: Path, evaluations: int) -> list[Record]:
         time.sleep(0.2)
     time.sleep(2.0)  # some windows more
     process.send_signal(signal.SIGKILL)
-    killed = finish(process, words) | {"step": "the same, killed"}
-    resumed = finish(start(words, folder), words) | {"step": "the same command again"}
+    killed = finish(process, words, folder) | {"step": "the same, killed"}
+    resumed = finish(start(words, folder), words, folder) | {"step": "the same command again"}
     pairs = [(output / name, folder / f"whole{evaluations}" / name) for name in ("large.png",)]
     resumed["identical"] = all(a.read_bytes() == b.read_bytes() for a, b in pairs)
     return [whole, killed, resumed]
@@ -205,7 +224,7 @@ def measure(config: Config) -> dict[str, Any]:
         prepare(config, folder)
         steps = []
         for step, words in STEPS:
-            steps.append(finish(start(words, folder), words) | {"step": step})
+            steps.append(finish(start(words, folder), words, folder) | {"step": step})
             print(
                 f"{step}: {steps[-1]['status']}, {steps[-1]['cpu_seconds']} s\n{steps[-1]['output']}\n",
                 flush=True,
@@ -227,7 +246,7 @@ def fields(found: dict[str, Any]) -> dict[str, str]:
             re.findall(r"--evaluations (\d+)", r["command"])[0],
             "killed" if r["status"] < 0 else str(r["status"]),
             f"{r['cpu_seconds']:.0f}",
-            f"{r['peak_gb']:.2f}",
+            "" if r["peak_gb"] is None else f"{r['peak_gb']:.2f}",
             f"{r['forecast_cpu_seconds']:.1f}" if "forecast_cpu_seconds" in r else "",
             {True: "yes", False: "no", None: ""}[r.get("identical")],
         ]
@@ -239,10 +258,16 @@ def fields(found: dict[str, Any]) -> dict[str, str]:
         "large": markdown_table([*titles, "identical bytes"], large),
         "size": " x ".join(str(side) for side in found["size"]),
         "outputs": "\n\n".join(
-            f"**{r['step']}**\n\n```text\n$ {r['command']}\n{r['output']}\n```"
+            f"**{r['step']}**\n\n```text\n{narrow('$ ' + r['command'])}\n{narrow(r['output'])}\n```"
             for r in [*found["steps"], *found["large"]]
         ),
     }
+
+
+def narrow(text: str, lines: int = 14) -> str:
+    """Return a text of 84 columns, without what follows its first lines."""
+    parts = [part for line in text.splitlines() for part in textwrap.wrap(line, 84, subsequent_indent="    ")]
+    return "\n".join(parts[:lines] + ["..."] * (len(parts) > lines))
 
 
 def main(config: Config) -> None:

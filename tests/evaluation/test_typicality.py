@@ -38,6 +38,15 @@ def reference(prior: lavps.GaussianPrior) -> TypicalityReference:
     return TypicalityReference.measure(prior, smooth(200, 2), "hash")
 
 
+def test_the_limits_of_few_images_hold_for_new_ones(prior: lavps.GaussianPrior) -> None:
+    # Distances from a fit that includes the image itself would be smaller: 95 % limits that 29 % exceed.
+    new, exceeded = smooth(200, 3), []
+    for seed in range(10):
+        reference = TypicalityReference.measure(prior, smooth(24, 10 + seed), "hash")
+        exceeded.append(float((reference.distances(prior, new) > reference.unusual).double().mean()))
+    assert sum(exceeded) / 10 < 0.08
+
+
 def test_images_of_the_kind_are_typical(prior: lavps.GaussianPrior, reference: TypicalityReference) -> None:
     distances = reference.distances(prior, smooth(200, 3))
     assert float((distances > reference.unusual).double().mean()) < 0.12

@@ -15,7 +15,8 @@ from __future__ import annotations
 __all__ = ["REFERENCE", "TypicalityReference"]
 
 import json
-from dataclasses import asdict, dataclass, replace
+import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ class TypicalityReference:
     Attributes:
         mean: Mean of the features.
         precision: Inverse of their covariance.
-        unusual: Distance that 95 % of the reference images do not exceed.
-        rare: Distance that 99 % of the reference images do not exceed.
+        unusual: Distance that 95 % of the reference images do not exceed, each compared with the others.
+        rare: Distance that 99 % of them do not exceed.
         images: Number of reference images.
         weights_hash: Hash of the prior's weights.
     """
@@ -66,13 +67,15 @@ class TypicalityReference:
         if len(images) < _FEWEST:
             raise ValueError(f"typicality needs at least {_FEWEST} reference images, got {len(images)}")
         features = _features(prior, images)
-        covariance = torch.cov(features.T) + _RIDGE * torch.eye(features.shape[1], dtype=torch.float64)
-        precision = torch.linalg.inv(covariance)
-        rows = tuple(tuple(row) for row in precision.tolist())
-        found = cls(tuple(features.mean(0).tolist()), rows, 0.0, 0.0, len(images), weights_hash)
-        distances = found._distances(features)
-        unusual, rare = (float(torch.quantile(distances, level)) for level in _QUANTILES)
-        return replace(found, unusual=unusual, rare=rare)
+        mean, precision = _fitted(features)
+        # Each image is compared with the others; a fit to all would make it seem closer than a new one.
+        rows = range(len(features))
+        others = [_fitted(features[[other for other in rows if other != row]]) for row in rows]
+        distances = torch.stack([_mahalanobis(features[row], *others[row]) for row in rows])
+        ranks = (min(math.ceil((len(images) + 1) * level), len(images)) for level in _QUANTILES)
+        unusual, rare = (float(distances.sort().values[rank - 1]) for rank in ranks)
+        kept = tuple(tuple(row) for row in precision.tolist())
+        return cls(tuple(mean.tolist()), kept, unusual, rare, len(images), weights_hash)
 
     @classmethod
     def read(cls, folder: str | Path, weights_hash: str | None) -> TypicalityReference | None:
@@ -124,9 +127,20 @@ class TypicalityReference:
         return f"{word} the images of the prior ({numbers})"
 
     def _distances(self, features: Tensor) -> Tensor:
-        offset = features - torch.tensor(self.mean, dtype=torch.float64)
-        precision = torch.tensor(self.precision, dtype=torch.float64)
-        return torch.einsum("bi,ij,bj->b", offset, precision, offset).clamp(min=0.0).sqrt()
+        mean, precision = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.precision))
+        return _mahalanobis(features, mean, precision)
+
+
+def _fitted(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean of features (N, 5) and the inverse of their covariance."""
+    covariance = torch.cov(features.T) + _RIDGE * torch.eye(features.shape[1], dtype=torch.float64)
+    return features.mean(0), torch.linalg.inv(covariance)
+
+
+def _mahalanobis(features: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
+    """Return the distances (...) of features (..., 5)."""
+    offset = features - mean
+    return torch.einsum("...i,ij,...j->...", offset, precision, offset).clamp(min=0.0).sqrt()
 
 
 @torch.no_grad()

@@ -134,9 +134,7 @@ def named_family(name: str, image_shape: Shape) -> OperatorFamily:
         option, others = WITH_FILES[name]
         raise ValueError(f"{name} needs a file: lavps restore {option}; measurements by name are {others}")
     if re.fullmatch(r"sr[\d.,]+", name):
-        raise ValueError(
-            f"unknown task {name!r}: srN averages blocks of N x N pixels, N an integer: sr4"
-        )
+        raise ValueError(f"unknown task {name!r}: srN averages blocks of N x N pixels, N an integer: sr4")
     known = (*NAMES, *WITH_FILES)
     closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     raise ValueError(

@@ -43,11 +43,17 @@ def benchmark_pages() -> None:
 
 
 def questions() -> None:
-    """The question of every study with a link to its page, from the table of the recipes."""
+    """The question of every study with a link to its page, and the first sentence of its answer."""
     text = (ROOT / "recipes" / "README.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| `[^|]+` \| \[\w+\]\(\.\./(benchmarks/\w+\.md)\) \|$", text, re.M)
-    table = [f"| [{question}]({page}) |" for question, page in rows]
-    (MADE / "questions.md").write_text("\n".join(["| question |", "|---|", *table]) + "\n")
+    table = [f"| [{question}]({page}) | {answer(ROOT / page)} |" for question, page in rows]
+    (MADE / "questions.md").write_text("\n".join(["| question | answer |", "|---|---|", *table]) + "\n")
+
+
+def answer(page: Path) -> str:
+    """The first sentence of a page's answer; nothing if the page has none."""
+    found = re.search(r"^\*\*Answer\.\*\* (.+?\.)(?=\s+[A-Z]|\n\n)", page.read_text(), re.M | re.S)
+    return " ".join(found[1].split()) if found else ""
 
 
 def reference_pages() -> dict[str, list[str]]:

@@ -67,7 +67,7 @@ class Degrade:
             "failures": failures,
         }
         write_atomically(self.output / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
-        print(f"{len(records)} measurements of {len(files)} images are in {self.output}")
+        print(f"{len(records)} of {len(files)} images are measured, in {self.output}")
         if failures:
             raise SystemExit(3)
 

@@ -29,7 +29,7 @@ from lavps.pages.panels import comparison, picture_panel
 
 SIDE, NOISE = 64, 0.05
 GRAIN = 0.2
-TILES = {"small": (3, 3), "hole": (6, 6), "shaken": (6, 1)}  # row and column among the samples
+TILES = {"small": (3, 3), "hole": (2, 7), "shaken": (6, 1)}  # row and column among the samples
 
 
 @dataclass(frozen=True)

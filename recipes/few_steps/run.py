@@ -42,7 +42,7 @@ class Config(Study):
     precision: Precision = "fp32"
     validation_count: int = 8
     test_count: int = 48
-    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg", "hdr")
+    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
     """Tasks."""
     outside: tuple[str, ...] = ("random-motion-blur-hard", "sr16")
     """Tasks that no training or tuning saw."""
@@ -202,7 +202,7 @@ class Config(Study):
         """Return the table of Inception distances, which ``recipes.few_steps.inception`` measures."""
         name = f"{self.study}_inception"
         if not (self.pages / f"{name}.json").exists():
-            return "(not measured)"
+            return "Not measured yet for this version of the model."
         found = {(r["task"], r["name"], r["evaluations"]): r["distance"] for r in read(self.pages, name)}
         head = ["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)]
         rows = [

@@ -89,9 +89,8 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
     for task in ("sr4", "motion-blur", "centre-box"):
         for other in (theirs, "DDNM+", "WienerPIR"):
             assert non_inferiority(lpips[task, other, 25], lpips[task, trained, 4]).is_non_inferior
-        assert mean[task, trained, 4] < mean[task, theirs, 25]
-        assert crps[task, trained, 4] <= crps[task, theirs, 25]
-        assert min((key for key in crps if key[0] == task), key=lambda key: crps[key])[1:] == ("WienerPIR", 25)
+        best = min(crps[task, name, 25] for name in ("DDNM+", "WienerPIR"))
+        assert best < crps[task, trained, 4] < crps[task, theirs, 25]
         for count in (4, 8):
             assert crps[task, ours, count] < crps[task, theirs, count]
             assert non_inferiority(lpips[task, theirs, count], lpips[task, ours, count]).is_non_inferior

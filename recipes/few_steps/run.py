@@ -223,9 +223,10 @@ class Config(Study):
             both = [(task, ours, theirs) for task, ours, theirs in pairs if ours and theirs]
             near = [t for t, a, b in both if non_inferiority(b["lpips"], a["lpips"]).is_non_inferior]
             lower = [t for t, a, b in both if mean(a["crps"]) < mean(b["crps"])]
+            called = f"the {name}" if name == TRAINED else name
             found.append(
-                f"{name}, {count} evaluations, against DiffPIR tuned for each task, {other}: LPIPS non-inferior on "
-                f"{titles(near, len(both))}; CRPS lower on {titles(lower, len(both))}."
+                f"With {count} evaluations, {called} has an LPIPS non-inferior to that of DiffPIR with {other}, tuned for each task, on "
+                f"{titles(near, len(both))}, and a lower CRPS on {titles(lower, len(both))}."
             )
         summary = f"{found[0]} Non-inferior: by less than 0.003 LPIPS behind, tested over the images."
         return "\n".join([summary, "", *(f"- {sentence}" for sentence in found[1:])])

@@ -96,7 +96,8 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
             assert crps[task, ours, count] < crps[task, theirs, count]
             assert non_inferiority(lpips[task, theirs, count], lpips[task, ours, count]).is_non_inferior
     assert mean["jpeg", theirs, 4] < mean["jpeg", ours, 4]
-    assert crps["jpeg", theirs, 4] < crps["jpeg", ours, 4]
+    for count in (4, 8):
+        assert crps["jpeg", theirs, count] < crps["jpeg", ours, count]
 
 
 def test_the_figures_of_the_front_page_are_what_their_caption_says() -> None:

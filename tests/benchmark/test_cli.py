@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,32 @@ def test_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[
         main(["bench", command, "--help"])
     assert exit_.value.code == 0
     assert "(default:" in capsys.readouterr().out
+
+
+def test_a_published_row_is_run_again(
+    assets: Assets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, archive = tmp_path / "sr4", tmp_path / "sr4.tar.gz"
+    measured(assets, folder)
+    benchmark = Benchmark.open(folder)
+    (row, *_) = assets.runner(benchmark).run(gibbs(6))
+
+    def again(*words: object) -> None:
+        with tarfile.open(archive, "w:gz") as file:
+            for name in ("benchmark.json", "validation"):
+                file.add(folder / name, name)
+        where = ("--images", assets.folder / "validation", "--split", "validation", "--lpips", assets.lpips)
+        bench("repeat", archive, *where, *words)
+
+    again("--method", "K=6")
+    out = capsys.readouterr().out
+    assert "\nMGDM (Adam), K=6" in out
+    assert f"{row['file']}: LPIPS {row['lpips']:.4f} published, {row['lpips']:.4f} now" in out
+    with pytest.raises(SystemExit):
+        again("--method", "DPS")
+    assert "no method of" in capsys.readouterr().err
+    [rows] = (folder / "validation").glob("*.jsonl")
+    rows.write_text(rows.read_text().replace(f'"lpips": {row["lpips"]}', '"lpips": 0.9'))
+    with pytest.raises(SystemExit):
+        again()
+    assert "more than rounding explains" in capsys.readouterr().err

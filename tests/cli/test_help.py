@@ -57,7 +57,7 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: 
         )
     known = {("restore",), ("train", "prior"), ("train", "few-step"), ("bench", "sweep"), ("doctor",)}
     assert known <= set(commands)
-    assert len(commands) == 25, commands
+    assert len(commands) == 26, commands
 
 
 @pytest.mark.parametrize("words", [["--jpeg-quality", "20"], ["--jpeg-quality=20"], ["--jpeg_quality", "20"]])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Bench", "Fronts", "Measure", "Report", "Sweeping", "Testing", "Timing"]
+__all__ = ["Bench", "Fronts", "Measure", "Repeat", "Report", "Sweeping", "Testing", "Timing"]
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import tyro
@@ -15,6 +16,7 @@ from ..benchmark.export import install_fronts
 from ..benchmark.folder import Benchmark
 from ..benchmark.measurements import MeasurementSet, MeasurementSettings
 from ..benchmark.models import Precision
+from ..benchmark.repeat import published, repeat
 from ..benchmark.report import write_report
 from ..benchmark.spaces import SamplerName, baseline_grid, paper_grid, paper_subset
 from ..benchmark.sweep import Sweep
@@ -27,6 +29,7 @@ from .failures import fatal
 from .options import Device, File, Folder, Model, N, PriorPath, Std, T, TaskName
 
 _Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
+_ROUNDING = 0.002  # of LPIPS, between processors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +212,41 @@ class Fronts:
             print(f"{count} settings are in {file}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """Run a method of a published study again, and compare with its stored rows."""
+
+    archive: Annotated[File[Path], tyro.conf.Positional]  # Archive of a study: benchmarks/STUDY/TASK.tar.gz.
+    images: _Images[Path]  # Images of the study.
+    # Method: a part of its name, as in "DiffPIR, K=25", or its key; default the first.
+    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    count: N[int] = 2  # Number of images.
+    split: Literal["test", "validation"] = "test"  # Split of the images.
+    lpips: File[Path | None] = None  # Weights of LPIPS; default the variable LAVPS_LPIPS.
+
+    def run(self) -> None:
+        """Print both, image by image; another result than the stored one is an error."""
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            methods = published(self.archive, folder, self.split)
+            keys = [key for key, text in methods.items() if self.method in f"{key} {text}"]
+            if not keys:
+                names = "; ".join(sorted(set(methods.values())))
+                raise ValueError(
+                    f"no method of {self.archive} has the name {self.method!r}. There are: {names}"
+                )
+            lpips = LPIPS.load(self.lpips, "cpu")
+            found = repeat(folder, keys[0], self.images, lpips, self.count, self.split)
+        print(f"{found.name} ({keys[0]})")
+        for old, new in zip(found.stored, found.rows, strict=True):
+            print(
+                f"{old['file']}: LPIPS {old['lpips']:.4f} published, {new['lpips']:.4f} now; "
+                f"PSNR {old['psnr']:.2f}, {new['psnr']:.2f} dB"
+            )
+        if (difference := found.difference()) > _ROUNDING:
+            raise ValueError(f"LPIPS differs by {difference:.4f}, more than rounding explains")
+
+
 @dataclass(frozen=True)
 class Bench:
     """Compare the cost of samplers at non-inferior quality on real images, in five commands on one folder.
@@ -219,6 +257,7 @@ class Bench:
     $ lavps bench test bench/sr4
     $ lavps bench time bench/sr4
     $ lavps bench report bench/sr4
+    $ lavps bench repeat benchmarks/few_steps/sr4.tar.gz --images test.tar
 
     Each command resumes when it is run again, even if it was killed. Several processes may run sweep at once.
     """
@@ -230,6 +269,7 @@ class Bench:
         | Annotated[Timing, tyro.conf.subcommand("time")]
         | Annotated[Report, tyro.conf.subcommand("report")]
         | Annotated[Fronts, tyro.conf.subcommand("fronts")]
+        | Annotated[Repeat, tyro.conf.subcommand("repeat")]
     )
 
     def run(self) -> None:

@@ -2,9 +2,9 @@ r"""Few-step sampling with a denoiser that was fine-tuned through the sampler.
 
 A :class:`FewStepModel` is the prior's network, trained further such that the samples of
 :class:`~lavps.TunedPIR` with K evaluations have a good score (:mod:`lavps.training.few_step`). It has no
-input beyond x_t and t: the measurement enters by the data steps alone, so the operator may be any. Without
-training it is the prior, and the sampler is TunedPIR, whose last data step leaves unobserved details to the
-network (``full_draw`` is off).
+input beyond x_t and t: the measurement enters by the data steps alone, so one model serves every linear
+operator. Without training it is the prior, and the sampler is TunedPIR, whose last data step leaves
+unobserved details to the network (``full_draw`` is off).
 
 **Safeguard.** Before each data step, the misfit of the prediction relative to the expected one
 (:func:`~lavps.data_step.misfit.relative_misfit`) is compared with its 99 % quantile in training. Above it,

@@ -8,11 +8,10 @@ TITLES = {
     "centre-box": "centre box",
     "jpeg": "JPEG",
     "hdr": "HDR clipping",
+    "sr8": "super-resolution x8",
     "sr16": "super-resolution x16",
     "inpainting": "inpainting, half of the pixels",
-    "random-motion-blur": "motion blur as trained",
     "random-motion-blur-hard": "stronger motion blur",
-    "random-rectangle": "rectangles as trained",
     "random-pixels": "80 to 85 % of the pixels missing",
 }
 NFE = (

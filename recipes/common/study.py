@@ -21,7 +21,7 @@ from lavps.training.data import ImageData
 
 TASKS = ("sr4", "motion-blur", "centre-box")
 Scale = Literal["small", "paper"]
-PRIORS = {"small": "faces64", "paper": "ffhq256"}
+PRIORS = {"small": "synthfaces64", "paper": "ffhq256"}
 PACKED = ("benchmark.json", "prices.json", "study.journal", "results.json", "validation", "test", "timing")
 
 
@@ -41,8 +41,6 @@ class Study:
     """Folder of the pages."""
     scale: Scale = "small"
     """small: 64 x 64 faces on a CPU; paper: FFHQ at 256 x 256 on a GPU."""
-    prior_name: str | None = None
-    """Name of the prior in the zoo; default that of the scale."""
     precision: Precision = "bf16"
     """Precision of the networks."""
     device: str = "cpu"
@@ -57,16 +55,11 @@ class Study:
     @property
     def prior(self) -> Path:
         """Return the folder of the prior."""
-        return self.zoo / (self.prior_name or PRIORS[self.scale])
+        return self.zoo / PRIORS[self.scale]
 
     def model(self, task: str) -> str:
         """Return the folder of the inference model of a task."""
         return str(self.zoo / f"{PRIORS[self.scale]}-{task}")
-
-    def window_model(self, task: str) -> str:
-        """Return the model trained for the last steps alone if there is one, else the model of the task."""
-        folder = Path(self.model(task) + "-window")
-        return str(folder) if folder.exists() else self.model(task)
 
     def begin(self, study: str, task: str, noise: float = 0.05) -> Benchmark:
         """Open the working folder of a task with its measurements; unpack the archive if there is no folder."""

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from lavps.benchmark.analysis import row_means
-from lavps.benchmark.figures import method_grid
-from lavps.benchmark.methods import family, label, matches_group
+from lavps.benchmark.methods import family, label
 from lavps.evaluation import non_inferiority
 from lavps.guidance import Guidance
 from lavps.samplers import MGDM, UNBOUND, Settings
@@ -71,7 +70,7 @@ class Table(Study):
     def measured(self, task: str, methods: Iterable[Settings]) -> list[Record]:
         """Run every method on the first test images of a task; one record each."""
         benchmark = self.begin(self.study, task)
-        runner = self.runner(benchmark, "test", keep_images=8)
+        runner = self.runner(benchmark, "test")
         records = []
         for method in methods:
             prices = benchmark.prices(method, runner.models, runner.measurements)
@@ -88,23 +87,6 @@ class Table(Study):
         runner = self.runner(self.begin(self.study, task), "validation")
         scores = {v: sum(row["lpips"] for row in runner.run(m, 8)) for v, m in candidates.items()}
         return min(scores, key=lambda value: scores[value])
-
-    def draw_images(self, task: str, records: Iterable[Record]) -> None:
-        """Draw the measurement, the restorations of some methods, and the truth."""
-        keys = {grid_title(record): settings(record).key for record in records}
-        grid = method_grid(self.begin(self.study, task), keys)
-        grid.savefig(self.pages / self.study / f"{task}.png", dpi=130)
-
-
-def grid_title(record: Record) -> str:
-    """Return the title of a column of images: the sampler, its settings, its LPIPS, in short lines."""
-    lines: list[str] = []
-    for part in record["name"].replace(" (", ", (").split(", "):
-        if lines and len(lines[-1]) + len(part) < 16:
-            lines[-1] += f", {part}" if not part.startswith("(") else f" {part}"
-        else:
-            lines.append(part)
-    return "\n".join([*lines, f"LPIPS {record['lpips']:.3f}"])
 
 
 def error(record: Mapping[str, Any]) -> float:
@@ -137,15 +119,3 @@ def compared(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     test = non_inferiority(reference["scores"], candidate["scores"])
     verdict = "yes" if test.p_value < test.alpha else "no"
     return f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}, {verdict}"
-
-
-def of(records: Iterable[Record], task: str, group: str) -> list[Record]:
-    """Return the records of a task whose methods belong to a group, in the words of their names."""
-    return [
-        r for r in records if r.get("task") == task and "method" in r and matches_group(settings(r), group)
-    ]
-
-
-def find(records: Iterable[Record], task: str, group: str) -> Record:
-    """Return the first record of a task whose method belongs to a group."""
-    return of(records, task, group)[0]

@@ -113,7 +113,6 @@ def described(settings: Settings) -> str:
 class Config(Study):
     """Defaults and other settings of every sampler without training."""
 
-    prior_name: str = "synthfaces64"
     precision: Precision = "fp32"
     validation_count: int = 8
     test_count: int = 1

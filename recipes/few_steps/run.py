@@ -38,7 +38,6 @@ SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 class Config(Study):
     """Samplers with data steps at few denoiser evaluations."""
 
-    prior_name: str = "synthfaces64"
     precision: Precision = "fp32"
     validation_count: int = 8
     test_count: int = 48
@@ -113,7 +112,7 @@ class Config(Study):
     def learned_methods(self) -> list[tuple[str, int, Settings]]:
         """Return the learned schedules and the few-step model."""
         found = [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
-        model = Unbound(str(self.zoo / f"{self.prior_name}-4steps"))
+        model = Unbound(str(self.zoo / f"{self.prior.name}-4steps"))
         return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, cast(FewStepModel, model))))]
 
     def tuned(self, benchmark: Benchmark, name: str, evaluations: int) -> Settings:

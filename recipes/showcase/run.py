@@ -30,7 +30,6 @@ from ..common.study import TASKS, Study
 class Config(Study):
     """Settings of the figure."""
 
-    prior_name: str = "synthfaces64"
     precision: Precision = "fp32"
     validation_count: int = 1
     test_count: int = 3

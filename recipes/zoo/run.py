@@ -1,13 +1,13 @@
 """The models of the zoo, each trained by one command.
 
-    python -m recipes.zoo.run faces64 --data path/to/data      # train (or resume), then install into zoo/
+    python -m recipes.zoo.run photos64 --data path/to/data      # train (or resume), then install into zoo/
     python -m recipes.zoo.run ffhq256-sr4 --no-cpu --data path/to/data    # the paper's size
     python -m recipes.zoo.run --list
 
 A model is trained in ``runs/NAME`` by ``lavps train``, resumed by the same command, and installed as ``zoo/NAME``:
 weights, configuration, a model card with its data, command, time and losses, and for a prior a sheet of samples.
-The data are tar shards ``faces64-train.tar``, ``faces64-val.tar`` (Labelled Faces in the Wild), ``natural64-...``
-(Tiny-ImageNet), ``photos64-...`` (photographs) and ``synthfaces64-...`` (synthetic faces). Training shards of the last are in ``synthfaces64-train/``.
+The data are tar shards ``photos64-train.tar``, ``photos64-val.tar`` (photographs) and ``synthfaces64-...`` (synthetic faces). Training
+shards of the last are in ``synthfaces64-train/``. ``earlier/`` has earlier versions of the models, from the repository's history.
 Few-step models also need the weights of LPIPS, ``lpips_alex.safetensors``.
 """
 
@@ -28,41 +28,26 @@ from lavps.checkpoints.folder import read_config
 from lavps.cli import main as command_line
 from lavps.training.preview import save_grid
 
-from ..common.training import arguments
-
 CARDS = Path(__file__).parent / "card.md"
 DATA = {
-    "faces64": "Labelled Faces in the Wild (deep-funneled), face crops of 64 x 64 pixels; 12,312 training images, people of "
-    "the validation and test images apart. Photographs of public figures by news agencies: **research use only**.",
     "synthfaces64": "15,366 synthetic faces of 64 x 64 pixels, mirrored at random, and 256 of other seeds for validation. The generator is "
     "MobileStyleGAN (`random-face` on PyPI, Apache-2.0), distilled from StyleGAN2 on FFHQ (non-commercial): **research use only**. "
     "They show no real people.",
     "photos64": "1,197 photographs: 797 of ImageNet, reduced to a short side of 288 pixels, and 400 of BSDS500 (training and test images), in random "
     "crops of 64 x 64 pixels at this resolution, mirrored and turned at random. 30 photographs of ImageNet for validation. BSDS500's validation images, "
     "which contain CBSD68, were not used. **Non-commercial research use only**.",
-    "natural64": "Tiny-ImageNet, 64 x 64 pixels, 200 classes; 20,000 training images. ImageNet's terms: **non-commercial "
-    "research use only**.",
 }
-COMMON = {
-    "batch-size": 96,
-    "precision": "bf16",
-    "weights": "bfloat16",
-    "validation-images": 128,
-    "log-every": 20,
-}
-PRIOR = COMMON | {
-    "size": 64, "network": "unet-small", "steps": 1200, "learning-rate": 5e-4, "warmup-steps": 200, "ema-decay": 0.999,
-    "validate-every": 500, "checkpoint-every": 200, "preview-every": 600,
-}  # fmt: skip
+SHARDED = ("synthfaces64",)  # training data that are a folder of shards
 SYNTHETIC = {
     "size": 64, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": 32, "steps": 4430,
     "learning-rate": 6e-4, "warmup-steps": 100, "cooldown-steps": 1500, "ema-decay": "0.998 0.9995", "compile": "",
     "weights": "bfloat16", "validate-every": 1000, "checkpoint-every": 200, "preview-every": 2000, "init-from": "earlier/synthfaces64",
 }  # fmt: skip
 PHOTOS = {
-    "size": 64, "crop": "random", "quarter-turns": "", "network": "unet-small", "times": "log-normal", "batch-size": 16,
-    "steps": 2400, "learning-rate": 4e-4, "warmup-steps": 100, "cooldown-steps": 1000, "ema-decay": "0.998 0.9995",
-    "weights": "bfloat16", "validation-images": 128, "validate-every": 2400, "checkpoint-every": 100, "preview-every": 2400,
+    "size": 64, "crop": "random", "quarter-turns": "", "network": "unet-small", "times": "log-normal", "batch-size": 32,
+    "steps": 3000, "learning-rate": 4e-4, "warmup-steps": 100, "cooldown-steps": 1500, "ema-decay": "0.998 0.9995",
+    "precision": "bf16", "weights": "bfloat16", "validation-images": 128, "validate-every": 1500, "checkpoint-every": 100,
+    "preview-every": 3000, "log-every": 20, "init-from": "earlier/photos64",
 }  # fmt: skip
 FEW_STEP = {
     "evaluations": 4, "batch-size": 8, "steps": 460, "learning-rate": 2e-4, "weight-decay": 0.0, "warmup-steps": 20,
@@ -70,49 +55,22 @@ FEW_STEP = {
     "validate-every": 230, "checkpoint-every": 25, "preview-every": 230, "log-every": 10,
     "init-from": "earlier/synthfaces64-4steps", "init-prior": "earlier/synthfaces64",
 }  # fmt: skip
-INFERENCE = COMMON | {
-    "network": "unet-tiny", "batch-size": 32, "steps": 1000, "learning-rate": 1e-3, "warmup-steps": 100,
-    "ema-decay": 0.99, "validate-every": 500, "checkpoint-every": 200, "preview-every": 500,
-}  # fmt: skip
-
-
-# A conditional denoiser is initialized with the prior.
-SUPERVISED = PRIOR | {
-    "batch-size": 64, "steps": 240, "learning-rate": 3e-4, "warmup-steps": 40,
-    "ema-decay": 0.99, "validate-every": 120, "checkpoint-every": 80, "preview-every": 240,
-}  # fmt: skip
-SHORTER = {
-    "steps": 400,
-    "warmup-steps": 50,
-    "validate-every": 200,
-    "checkpoint-every": 100,
-    "preview-every": 400,
-}
-SHORT = {"steps": 600, "validate-every": 300, "checkpoint-every": 100, "preview-every": 600}
 # The paper evaluates its model in the last 10, 20 or 30 % of the steps only.
-WINDOW = INFERENCE | {
-    "network": "unet-mini", "window": 0.3, "solver-steps": 3, "step-counts": "50 100",
-    "steps": 300, "warmup-steps": 50, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300,
+INFERENCE = {
+    "network": "unet-mini", "window": 0.3, "solver-steps": 3, "step-counts": "50 100", "batch-size": 32, "steps": 300,
+    "learning-rate": 1e-3, "warmup-steps": 50, "ema-decay": 0.99, "precision": "bf16", "weights": "bfloat16",
+    "validation-images": 128, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300, "log-every": 20,
 }  # fmt: skip
-# Smaller, and better on a family of blurs with half the images (benchmarks/conditionings.md).
-HDIT = INFERENCE | {
-    "network": "hdit-tiny", "step-counts": "25 50 100",
-    "steps": 300, "warmup-steps": 50, "validate-every": 150, "checkpoint-every": 100, "preview-every": 300,
-}  # fmt: skip
-FAMILIES = ("random-motion-blur", "random-rectangle")
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model: kind, data, options of ``lavps train``, description, initialization, whether it is installed, and whether its data are a folder of shards."""
+    """A model: kind, data, options of ``lavps train``, description."""
 
     kind: str
     data: str
     options: dict[str, Any]
     about: str
-    init_from: str | None = None
-    installed: bool = True
-    sharded: bool = False
 
     def narrow(self, folder: Path) -> Model:
         """Return the model with a narrow copy of its network, for one step."""
@@ -135,7 +93,7 @@ class Model:
     def command(self, data: Path, output: Path, zoo: Path, cpu: bool = True) -> list[str]:
         """Return the arguments of ``lavps``."""
         options: dict[str, Any] = {
-            "data": data / (f"{self.data}-train" if self.sharded else f"{self.data}-train.tar"),
+            "data": data / (f"{self.data}-train" if self.data in SHARDED else f"{self.data}-train.tar"),
             "validation": data / f"{self.data}-val.tar",
             "output": output,
         }
@@ -143,60 +101,35 @@ class Model:
             options["prior"] = zoo / self.data
         if self.kind == "few-step":
             options["lpips"] = data / "lpips_alex.safetensors"
-        if self.init_from is not None:
-            options["init-from"] = zoo / self.init_from
-        return arguments(self.kind, options | self.options, cpu)
+        options |= self.options
+        words = [word for name, value in options.items() for word in (f"--{name}", *str(value).split())]
+        return ["train", self.kind, *words, *(["--cpu"] if cpu else [])]
 
 
 def warm_start(prior: str, task: str, options: dict[str, Any]) -> Model:
     """Return an inference model of a prior, for one task or family."""
-    when = f"while t < {options['window']}" if "window" in options else "at any step"
-    about = f"An inference model of LAVPS for the prior `{prior}`, trained for `{task}` with noise 0.05, evaluated {when}."
+    about = f"An inference model of LAVPS for the prior `{prior}`, trained for `{task}` with noise 0.05, evaluated while t < {options['window']}."
     return Model("inference", prior, options | {"task": task, "noise": 0.05}, about)
 
 
 SMALL = {
-    "faces64": Model("prior", "faces64", PRIOR, "A prior of faces: an unconditional denoiser."),
     "synthfaces64": Model(
-        "prior", "synthfaces64", SYNTHETIC, "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training continued that of an earlier version (`earlier/`, in the repository's history), which had seen 80,000 images.", sharded=True,
+        "prior", "synthfaces64", SYNTHETIC,
+        "A prior of synthetic faces: an unconditional denoiser, HDiT. Its training continued that of an earlier version (`earlier/`, in the "
+        "repository's history), which had seen 80,000 images.",
     ),
     "synthfaces64-4steps": Model(
-        "few-step", "synthfaces64", FEW_STEP, "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations and any linear operator. It was initialized with an earlier version of the model, 3,680 images, and the change of the prior since then.", sharded=True,
+        "few-step", "synthfaces64", FEW_STEP,
+        "A few-step model of the prior `synthfaces64`: its network, trained further through the sampler, for 4 evaluations and any linear "
+        "operator. It was initialized with an earlier version of the model, 3,680 images, and the change of the prior since then.",
     ),
     "photos64": Model(
         "prior", "photos64", PHOTOS,
-        "A prior of patches of photographs, for photographs of any size, in windows. Its training was initialized with `natural64`.",
-        "natural64",
-    ),
-    "natural64": Model(
-        "prior", "natural64", PRIOR | {"steps": 700, "warmup-steps": 100, "validate-every": 350, "preview-every": 700},
-        "A prior of thumbnails, not shipped: the initialization of `photos64`. Its training was initialized with `faces64`.", "faces64",
+        "A prior of patches of photographs, for photographs of any size, in windows. Its training continued that of an earlier version "
+        "(`earlier/`, in the repository's history), which had seen 38,400 images.",
     ),
 } | {
-    f"{data}-{task}": warm_start(
-        data, task, INFERENCE | {"step-counts": "25 50 100"} | (SHORT if task in FAMILIES else {})
-    )
-    for data, task in (
-        ("faces64", "sr4"), ("faces64", "motion-blur"), ("faces64", "centre-box"),
-        *[("faces64", family) for family in FAMILIES],
-    )
-} | {
-    f"faces64-{task}-window": warm_start("faces64", task, WINDOW) for task in ("sr4", "motion-blur", "centre-box")
-} | {
-    "faces64-jpeg": warm_start("faces64", "jpeg", HDIT)
-} | {
-    # Without the linearized step as an input, as in the paper.
-    f"faces64-{task}-plain": replace(
-        warm_start("faces64", task, INFERENCE | SHORTER | {"step-counts": "25 50 100", "no-shortcut": ""}), installed=False
-    )
-    for task in FAMILIES
-} | {
-    f"faces64-{task}-supervised": Model(
-        "conditional", "faces64", SUPERVISED | {"task": task, "noise": 0.05},
-        f"A baseline, not installed: a denoiser conditioned on the measurement, trained for `{task}` with noise 0.05.",
-        "faces64", installed=False,
-    )
-    for task in FAMILIES
+    f"synthfaces64-{task}": warm_start("synthfaces64", task, INFERENCE) for task in ("sr4", "motion-blur", "centre-box")
 }  # fmt: skip
 
 # The paper's sizes and budgets at 256 x 256: FFHQ, 60,000 images for 5 epochs; ImageNet, 12,800 images for 20; batch 16.
@@ -345,9 +278,8 @@ def main(config: Config) -> None:
             continue
         if not config.install_only:
             command_line(MODELS[name].command(config.data, config.runs / name, config.zoo, config.cpu))
-        if MODELS[name].installed:
-            print(f"installed {install(name, config)}")
-            write_index(config.zoo)
+        print(f"installed {install(name, config)}")
+        write_index(config.zoo)
 
 
 if __name__ == "__main__":

@@ -141,9 +141,9 @@ def test_nothing_found_is_one_line_and_no_request(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # an import would raise
     assert zoo_names() == []
     with pytest.raises(
-        FileNotFoundError, match=r"^faces64 is no file, .*no models are installed \(lavps-zoo\)$"
+        FileNotFoundError, match=r"^synthfaces64 is no file, .*no models are installed \(lavps-zoo\)$"
     ):
-        lavps.load_prior("faces64")
+        lavps.load_prior("synthfaces64")
 
 
 class HubError(Exception):
@@ -175,23 +175,23 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
 ) -> None:
     requests = fake_hub(monkeypatch, None)
     with pytest.raises(FileNotFoundError) as caught:
-        lavps.load_prior("zoo/faces64")
+        lavps.load_prior("zoo/synthfaces64")
     assert str(caught.value) == (
-        "zoo/faces64 is no local file or folder, and the Hub did not provide it (HubError: [Errno -2] Name "
-        "or service not known); installed models are photos64"
+        "zoo/synthfaces64 is no local file or folder, and the Hub did not provide it (HubError: [Errno -2] "
+        "Name or service not known); installed models are photos64"
     )
     assert caught.value.__suppress_context__  # no traceback of the HTTP library
-    assert requests == ["zoo/faces64"]  # once
+    assert requests == ["zoo/synthfaces64"]  # once
     with pytest.raises(FileNotFoundError, match="the Hub did not provide it"):
-        lavps.load_inference_model("zoo/faces64-sr4")
-    assert requests.pop() == "zoo/faces64-sr4"  # and no download, which would be repeated
+        lavps.load_inference_model("zoo/synthfaces64-sr4")
+    assert requests.pop() == "zoo/synthfaces64-sr4"  # and no download, which would be repeated
     save(Path("a.png"), picture(16, 16))
     with pytest.raises(SystemExit):
-        main(["restore", "a.png", "--task", "denoise", "--prior", "zoo/faces64"])
+        main(["restore", "a.png", "--task", "denoise", "--prior", "zoo/synthfaces64"])
     [line] = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("lavps restore: zoo/faces64 is no local file or folder")
+    assert line.startswith("lavps restore: zoo/synthfaces64 is no local file or folder")
     with pytest.raises(FileNotFoundError, match="the Hub did not provide it"):
-        read_config("zoo/faces64")
+        read_config("zoo/synthfaces64")
 
 
 def test_an_earlier_download_is_used_without_a_connection(

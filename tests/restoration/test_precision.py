@@ -17,7 +17,7 @@ from lavps.priors.precision import Autocast, Precision
 from lavps.restoration import MeasurementSpec, RestorationConfig
 from support.restoring import picture, save, write_prior
 
-ZOO = Path(__file__).parents[2] / "zoo" / "faces64"
+ZOO = Path(__file__).parents[2] / "zoo" / "synthfaces64"
 
 
 @pytest.fixture(scope="module")

@@ -287,7 +287,7 @@ def test_the_pace_times_every_pass() -> None:
 @pytest.mark.parametrize("operator", [lavps.operators.AveragePool(4), lavps.operators.HDRClip(2.0)], ids=repr)
 def test_the_predicted_seconds_are_near_the_real_ones(operator: lavps.operators.Operator) -> None:
     """On a network large enough that its passes are the work; generous, since others may use the machine."""
-    prior = lavps.load_prior(Path(__file__).parents[1].parent / "zoo" / "faces64")
+    prior = lavps.load_prior(Path(__file__).parents[1].parent / "zoo" / "synthfaces64")
     problem = lavps.InverseProblem.simulate(torch.zeros(1, 3, 64, 64), operator, lavps.GaussianNoise(0.05))
     restorer = Restorer(prior, BALANCED.with_num_steps(8))
     predicted = restorer.pace(problem).predict(FrontEntry.counted(restorer.settings))

@@ -246,8 +246,8 @@ def model_name(path: str | Path) -> str:
     """Return the name of a model: that of its folder, or of the run whose folder ``model`` it is.
 
     Example:
-        >>> model_name("runs/faces64/model"), model_name("zoo/faces64")
-        ('faces64', 'faces64')
+        >>> model_name("runs/faces64/model"), model_name("zoo/synthfaces64")
+        ('faces64', 'synthfaces64')
     """
     folder = Path(path)
     return folder.parent.name if folder.name == "model" and folder.parent.name else folder.name

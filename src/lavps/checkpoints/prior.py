@@ -33,7 +33,7 @@ def load_prior(
 ) -> Prior:
     """Return the prior of a path, a name in the installed zoo, or a Hub id, frozen.
 
-    ``load_prior("faces64")`` looks for a folder of that name, then for a model of the installed package
+    ``load_prior("synthfaces64")`` looks for a folder of that name, then for a model of the installed package
     ``lavps-zoo``; ``load_prior("owner/name")`` then for a repository of the Hub.
     A model folder is built from its config.json. Folders of diffusers and checkpoint files of other libraries
     (:mod:`lavps.checkpoints`) are recognized; one line on stderr reports what was found and assumed.

@@ -27,7 +27,7 @@ def zoo_names() -> list[str]:
 
 
 def zoo_model(name: str | Path) -> Path | None:
-    """Return the model folder of a name such as ``"faces64"`` in the installed zoo, or None.
+    """Return the model folder of a name such as ``"synthfaces64"`` in the installed zoo, or None.
 
     Example:
         >>> zoo_model("no-such-model") is None

@@ -12,7 +12,7 @@
     lavps restore-bulk shards/ restored/ --prior runs/faces64/model --task sr4
     lavps plan --prior runs/faces64/model --task sr4 --images 1000000 --lost-every 24
     lavps replay restored/photo.json
-    lavps serve --models faces=zoo/faces64,zoo/faces64-sr4
+    lavps serve --models faces=zoo/synthfaces64,zoo/synthfaces64-sr4
     lavps demo --prior zoo/synthfaces64
     lavps doctor
     torchrun --nproc_per_node 8 -m lavps.cli train prior --data faces/ --size 64 --output runs/faces64

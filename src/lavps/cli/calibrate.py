@@ -40,8 +40,8 @@ _PRIOR_SEED = 1 << 20  # draws from the prior use other noise than the sampler
 class Calibrate:
     """Certify the intervals of a sampler, and learn their correction from held-out images.
 
-    $ lavps calibrate --prior zoo/faces64 --task sr4 --noise 0.05 --images held-out/ --evaluations 8
-    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/faces64 --certificate C.json
+    $ lavps calibrate --prior zoo/synthfaces64 --task sr4 --noise 0.05 --images held-out/ --evaluations 8
+    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/synthfaces64 --certificate C.json
 
     With --images (never seen in training), prior and sampler are tested together. Without, images are drawn
     from the prior, and the sampler is tested alone. Every image is measured by simulation.

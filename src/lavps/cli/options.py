@@ -54,7 +54,7 @@ class RestorationOptions:
     """Options of a restoration."""
 
     # Model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), name of a model of the
-    # installed package lavps-zoo (faces64), or Hub id.
+    # installed package lavps-zoo (synthfaces64), or Hub id.
     prior: PriorPath[str]
     # Operator: a name (sr4, inpaint, deblur, denoise, motion-blur, jpeg, ...) or a Python object in a file.
     # Default: the entry of a manifest of lavps degrade beside the file.

@@ -41,11 +41,11 @@ class Restore(RestorationOptions):
     """Restore measured images, with their uncertainty and a manifest of settings, misfit and cost.
 
     $ lavps restore photo.png --task denoise --noise 0.1
-    $ lavps restore photo.png --task sr4 --noise 0.02 --prior zoo/faces64 -o large.png
-    $ lavps restore photo.png --mask mask.png --prior zoo/faces64 --samples 4 --dry-run
+    $ lavps restore photo.png --task sr4 --noise 0.02 --prior zoo/synthfaces64 -o large.png
+    $ lavps restore photo.png --mask mask.png --prior zoo/synthfaces64 --samples 4 --dry-run
     $ lavps restore photos/ --kernel kernel.png --prior model.pt --budget 30s --output restored/
-    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/faces64 --certificate C.json --levels 0.9
-    $ lavps restore photo.png --operator my_ops.py:blur --prior zoo/faces64 --quality best
+    $ lavps restore photo.png --task sr4 --noise 0.05 --prior synthfaces64 --certificate C.json --levels 0.9
+    $ lavps restore photo.png --operator my_ops.py:blur --prior zoo/synthfaces64 --quality best
 
     Exit codes: 0 all files are restored, 1 could not start, 3 some failed (with reasons), 130 Ctrl-C.
 
@@ -53,7 +53,7 @@ class Restore(RestorationOptions):
     """
 
     # Model folder, checkpoint of another library (.pt, .pkl, .safetensors, diffusers), name of a model of the
-    # installed package lavps-zoo (faces64), or Hub id.
+    # installed package lavps-zoo (synthfaces64), or Hub id.
     prior: PriorPath[str] = _DEFAULT_PRIOR
     # Measured files, or folders of them.
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER ...")]

@@ -31,7 +31,7 @@ class Serve:
     other than this machine's own.
     """
 
-    # Models by name: faces=zoo/faces64, or with an inference model faces=zoo/faces64,zoo/faces64-sr4.
+    # Models by name: faces=zoo/synthfaces64, or with an inference model faces=PRIOR,MODEL.
     models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PRIOR[,MODEL] ...")]
     host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"  # Address of the server.
     port: N[int] = 8000  # Port of the server.

@@ -29,8 +29,8 @@ from .options import Device, File, N, NoiseRange, PriorPath, lowest_and_highest
 class Tune:
     """Learn a sampling schedule for a prior, tasks and a range of noise levels: a few dozen numbers.
 
-    $ lavps tune --prior zoo/faces64 --task sr4 --noise 0.05 --data faces/ --evaluations 8 -o sr4-8.json
-    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/faces64 --schedule sr4-8.json
+    $ lavps tune --prior zoo/synthfaces64 --task sr4 --noise 0.05 --data faces/ --evaluations 8 -o sr4-8.json
+    $ lavps restore photo.png --task sr4 --noise 0.05 --prior zoo/synthfaces64 --schedule sr4-8.json
     """
 
     prior: PriorPath[str]  # Prior: model folder, checkpoint of another library, name in the zoo, or Hub id.

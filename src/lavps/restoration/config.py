@@ -41,7 +41,7 @@ class RestorationConfig:
 
     Example:
         >>> spec = MeasurementSpec("sr4", noise=0.02)
-        >>> RestorationConfig("zoo/faces64", measuring=spec, samples=4).quality is None
+        >>> RestorationConfig("zoo/synthfaces64", measuring=spec, samples=4).quality is None
         True
     """
 

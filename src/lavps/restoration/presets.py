@@ -24,8 +24,8 @@ best        WienerPIR, K = 100  K = 100, one whitened gradient per step, the mod
 
 TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`). Both samplers take one denoiser
 evaluation per step. With a model, tasks known to be linear use linearized
-guidance in the second half of the time, without gradients: cheaper, and closer to the measurement
-(``benchmarks/speedup.md``); K = 25 and 50 without gradients and, as the best, K = 50 with one. Under a latent
+guidance in the second half of the time, without gradients: cheaper, and closer to the measurement; K = 25
+and 50 without gradients and, as the best, K = 50 with one. Under a latent
 prior MGDM and LAVPS take five gradients per step with Adam: a data step would need many passes through the
 decoder.
 

@@ -26,11 +26,13 @@ from tqdm import tqdm
 
 import lavps
 from lavps.benchmark.report import markdown_table
+from lavps.checkpoints.folder import read_config
 from lavps.evaluation import LPIPS, psnr
 from lavps.io import read_image
 from lavps.operators import Identity, Mask, Operator
 from lavps.operators.registry import family_from
 from lavps.pages.panels import Panel, comparison, picture_panel
+from lavps.priors.precision import Precision
 from lavps.tiling import TiledPrior
 from lavps.tiling.windows import seam_ratio
 
@@ -77,6 +79,8 @@ class Config:
     """Denoiser evaluations per sample."""
     samples: int = 4
     """Samples per crop."""
+    precision: Precision = "fp32"
+    """Precision of the network that draws samples; one evaluation is in float32."""
     page_only: bool = False
     """Whether to write the page from the stored numbers, without sampling."""
 
@@ -87,10 +91,9 @@ class Config:
             files = {Path(member.name).stem.removeprefix("bsds_"): member for member in tar.getmembers()}
             return {name: read_image(tar.extractfile(files[name]).read()).pixels for name in sorted(files)}  # type: ignore[union-attr]
 
-    @cached_property
-    def tiled(self) -> TiledPrior:
-        """The prior, for images of any size."""
-        return TiledPrior(lavps.load_prior(self.prior), *WINDOWS)
+    def tiled(self, precision: Precision = "fp32") -> TiledPrior:
+        """Return the prior, for images of any size."""
+        return TiledPrior(lavps.load_prior(self.prior, precision=precision), *WINDOWS)
 
     def crop(self, item: int) -> Tensor:
         """Return the centre of a photograph; items are spread over all of them."""
@@ -128,7 +131,7 @@ def denoised(config: Config, name: str, level: int) -> float:
     """Return the PSNR of one denoiser evaluation, on an image that was not clipped after noise was added."""
     x = config.photographs[name][None]
     problem = lavps.InverseProblem.simulate(x, Identity(), 2 * level / 255, seed=level)
-    return round(float(psnr(lavps.PosteriorMean(config.tiled).sample(problem).mean.clamp(-1, 1), x)), 3)
+    return round(float(psnr(lavps.PosteriorMean(config.tiled()).sample(problem).mean.clamp(-1, 1), x)), 3)
 
 
 def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dict[str, Any]]:
@@ -140,7 +143,8 @@ def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dic
     problem = lavps.InverseProblem.simulate(truth, operator, noise, seed=item)
 
     def restore(evaluations: int, samples: int) -> lavps.Posterior:
-        return lavps.restore(problem.y, operator, config.tiled, noise, samples, evaluations=evaluations)
+        prior = config.tiled("fp32" if evaluations == 1 else config.precision)
+        return lavps.restore(problem.y, operator, prior, noise, samples, evaluations=evaluations)
 
     found = [(name, setting, x, x) for name, setting, x in results(problem, task)]
     mean = restore(1, 1).mean[0].clamp(-1, 1)
@@ -195,13 +199,55 @@ def average(rows: Sequence[dict[str, Any]], score: str) -> dict[tuple[str, str],
     return {key: fmean(row[score] for row in rows if (row["method"], row["setting"]) == key) for key in keys}
 
 
+def best_classical(scores: dict[tuple[str, str], float], lowest: bool = False) -> tuple[str, str]:
+    """Return the classical method, with its setting, that has the best score."""
+    keys = [key for key in scores if key[0] not in OURS]
+    return (min if lowest else max)(keys, key=scores.__getitem__)
+
+
+def answer(denoising: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]]) -> str:
+    """Return where the prior is ahead of other methods, and where it is not."""
+    ours = [fmean(row["psnr"] for row in denoising if row["level"] == level) for level in LEVELS]
+    ahead = [
+        name for name, theirs in PUBLISHED.items() if all(a > b for a, b in zip(ours, theirs, strict=True))
+    ]
+    behind = [
+        name for name, theirs in PUBLISHED.items() if all(a < b for a, b in zip(ours, theirs, strict=True))
+    ]
+    sentences = [
+        f"In one evaluation it denoises better than {joined(ahead)} and worse than {joined(behind)}."
+    ]
+    better, worse, sharper = [], [], []
+    sampled = {row["item"] for row in tasks if row["method"] == SAMPLES}
+    for task, (title, _) in TASKS.items():
+        own = [row for row in tasks if row["task"] == task]
+        quality = average(own, "psnr")
+        other = best_classical(quality)
+        (better if quality[MEAN, ""] > quality[other] else worse).append((title, other[0]))
+        distance = average([row for row in own if row["item"] in sampled], "lpips")
+        if distance[SAMPLES, ""] < distance[best_classical(distance, lowest=True)]:
+            sharper.append(title)
+    sentences.append(
+        f"It has a higher PSNR than every classical method for {joined([title for title, _ in better])}."
+    )
+    if worse:
+        sentences.append(f"Ahead of it: {', '.join(f'{name} for {title}' for title, name in worse)}.")
+    sentences.append(f"Samples have a lower LPIPS than every classical method for {joined(sharper)}.")
+    return " ".join(sentences)
+
+
+def joined(words: Sequence[str]) -> str:
+    """Return "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])) or "none"
+
+
 def mean_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return one line per task: one evaluation, and the best classical method."""
     lines = []
     for task, (title, noise) in TASKS.items():
         quality = average([row for row in rows if row["task"] == task], "psnr")
         ours = quality[MEAN, ""]
-        best = max((key for key in quality if key[0] not in OURS), key=quality.__getitem__)
+        best = best_classical(quality)
         classical = f"{quality[best]:.2f} ({best[0]})"
         lines.append([f"{title}, noise {noise:g}", f"{ours:.2f}", classical, f"{ours - quality[best]:+.2f}"])
     return markdown_table(["task", "one evaluation", "best classical method", "difference"], lines)
@@ -214,8 +260,7 @@ def sample_table(rows: Sequence[dict[str, Any]]) -> str:
     for task, (title, noise) in TASKS.items():
         some = [row for row in rows if row["task"] == task and row["item"] in sampled]
         quality, distance = average(some, "psnr"), average(some, "lpips")
-        best = max((key for key in quality if key[0] not in OURS), key=quality.__getitem__)
-        nearest = min((key for key in distance if key[0] not in OURS), key=distance.__getitem__)
+        best, nearest = best_classical(quality), best_classical(distance, lowest=True)
         ours = SAMPLES, ""
         lines.append(
             [
@@ -235,7 +280,7 @@ def sample_table(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def measure(config: Config, stored: dict[str, list[dict[str, Any]]]) -> None:
+def measure(config: Config, stored: dict[str, Any]) -> None:
     """Measure what is missing; store it image by image."""
     done = {(row["image"], row["level"]) for row in stored["denoising"]}
     names = [name for name in config.photographs if name <= LAST and name != LEFT_OUT][: config.denoised]
@@ -254,8 +299,11 @@ def main(config: Config) -> None:
     """Measure what is missing, and write the page."""
     torch.set_num_threads(1)
     config.pages.mkdir(parents=True, exist_ok=True)
+    new = {"prior": read_config(config.prior).weights_hash, "denoising": [], "tasks": []}
     begun = (config.pages / "photos.json").exists()
-    stored = read(config.pages, "photos") if begun else {"denoising": [], "tasks": []}
+    stored = read(config.pages, "photos") if begun else new
+    if not config.page_only and stored.get("prior") != new["prior"]:
+        stored = new  # those were the numbers of other weights
     if not config.page_only:
         measure(config, stored)
     count, sampled = (len({row["item"] for row in stored["tasks"] if row["method"] == name}) for name in OURS)
@@ -266,6 +314,7 @@ def main(config: Config) -> None:
         "denoising": denoising_table(stored["denoising"]),
         "means": mean_table(stored["tasks"]),
         "samples": sample_table(stored["tasks"]),
+        "answer": answer(stored["denoising"], stored["tasks"]),
     }
     images = len({row["image"] for row in stored["denoising"]})
     numbers = {"images": images, "count": count, "sampled": sampled, "config": config}

@@ -49,7 +49,7 @@ TASKS = {
     "motion-blur": ("motion blur", 0.05),
     "sr2": ("super-resolution x2", 0.02),
     "scratches": ("scratches and text", 0.0),
-    "jpeg10": ("JPEG, quality 10", 0.02),
+    "jpeg10": ("JPEG at quality 10", 0.02),
 }
 MEAN, SAMPLES = OURS = "one evaluation", "samples"
 WINDOWS = (64, 32)  # side and overlap
@@ -217,28 +217,37 @@ def answer(denoising: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]])
     sentences = [
         f"In one evaluation it denoises better than {joined(ahead)} and worse than {joined(behind)}."
     ]
-    better, worse, sharper = [], [], []
+    better, worse, means, sharper = [], [], [], []
     sampled = {row["item"] for row in tasks if row["method"] == SAMPLES}
     for task, (title, _) in TASKS.items():
         own = [row for row in tasks if row["task"] == task]
         quality = average(own, "psnr")
         other = best_classical(quality)
         (better if quality[MEAN, ""] > quality[other] else worse).append((title, other[0]))
-        distance = average([row for row in own if row["item"] in sampled], "lpips")
+        some = [row for row in own if row["item"] in sampled]
+        quality, distance = average(some, "psnr"), average(some, "lpips")
+        if quality[SAMPLES, ""] > quality[best_classical(quality)]:
+            means.append(title)
         if distance[SAMPLES, ""] < distance[best_classical(distance, lowest=True)]:
             sharper.append(title)
     sentences.append(
-        f"It has a higher PSNR than every classical method for {joined([title for title, _ in better])}."
+        f"Its PSNR is higher than that of every classical method on {counted([title for title, _ in better])}."
     )
     if worse:
         sentences.append(f"Ahead of it: {', '.join(f'{name} for {title}' for title, name in worse)}.")
-    sentences.append(f"Samples have a lower LPIPS than every classical method for {joined(sharper)}.")
+    sentences.append(f"With samples, their mean is ahead in PSNR on {counted(means)}.")
+    sentences.append(f"A sample has a lower LPIPS than every classical method on {counted(sharper)}.")
     return " ".join(sentences)
 
 
+def counted(titles: Sequence[str]) -> str:
+    """Return "2 of 5 tasks (a, b)"."""
+    return f"{len(titles)} of {len(TASKS)} tasks" + f" ({', '.join(titles)})" * (0 < len(titles) < len(TASKS))
+
+
 def joined(words: Sequence[str]) -> str:
-    """Return "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]])) or "none"
+    """Return "a and b"."""
+    return " and ".join(words) or "none"
 
 
 def mean_table(rows: Sequence[dict[str, Any]]) -> str:

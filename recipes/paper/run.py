@@ -109,7 +109,10 @@ class Config(Table):
                 ["task", "method", "LPIPS", "PSNR", "chi²", *COSTS],
                 [[TITLES[r["task"]], r["name"], lpips(r), f"{r['psnr']:.2f}", f"{r['chi_square']:.2f}", *costs(r)] for r in records],
             ),
-            "options": "" if self.ends == Config.ends else f" --ends {' '.join(map(str, self.ends))}",
+            "options": "".join(
+                f" --{name} {' '.join(map(str, getattr(self, name)))}"
+                for name in ("steps", "ends") if getattr(self, name) != getattr(Config, name)
+            ),
         }  # fmt: skip
 
     def answer(self, ratios: Sequence[float]) -> str:

@@ -91,9 +91,15 @@ class Config:
             files = {Path(member.name).stem.removeprefix("bsds_"): member for member in tar.getmembers()}
             return {name: read_image(tar.extractfile(files[name]).read()).pixels for name in sorted(files)}  # type: ignore[union-attr]
 
-    def tiled(self, precision: Precision = "fp32") -> TiledPrior:
-        """Return the prior, for images of any size."""
-        return TiledPrior(lavps.load_prior(self.prior, precision=precision), *WINDOWS)
+    @cached_property
+    def tiled(self) -> TiledPrior:
+        """The prior, for images of any size."""
+        return TiledPrior(lavps.load_prior(self.prior), *WINDOWS)
+
+    @cached_property
+    def sampled_prior(self) -> TiledPrior:
+        """The prior that samples are drawn with."""
+        return TiledPrior(lavps.load_prior(self.prior, precision=self.precision), *WINDOWS)
 
     def crop(self, item: int) -> Tensor:
         """Return the centre of a photograph; items are spread over all of them."""
@@ -131,7 +137,7 @@ def denoised(config: Config, name: str, level: int) -> float:
     """Return the PSNR of one denoiser evaluation, on an image that was not clipped after noise was added."""
     x = config.photographs[name][None]
     problem = lavps.InverseProblem.simulate(x, Identity(), 2 * level / 255, seed=level)
-    return round(float(psnr(lavps.PosteriorMean(config.tiled()).sample(problem).mean.clamp(-1, 1), x)), 3)
+    return round(float(psnr(lavps.PosteriorMean(config.tiled).sample(problem).mean.clamp(-1, 1), x)), 3)
 
 
 def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dict[str, Any]]:
@@ -143,7 +149,7 @@ def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dic
     problem = lavps.InverseProblem.simulate(truth, operator, noise, seed=item)
 
     def restore(evaluations: int, samples: int) -> lavps.Posterior:
-        prior = config.tiled("fp32" if evaluations == 1 else config.precision)
+        prior = config.tiled if evaluations == 1 else config.sampled_prior
         return lavps.restore(problem.y, operator, prior, noise, samples, evaluations=evaluations)
 
     found = [(name, setting, x, x) for name, setting, x in results(problem, task)]

@@ -24,12 +24,10 @@ class Repetition:
     """Rows of a method as published, and as measured now.
 
     Attributes:
-        name: Name of the method.
         stored: Published rows.
         rows: Rows of the same images, measured now.
     """
 
-    name: str
     stored: list[Row]
     rows: list[Row]
 
@@ -91,4 +89,4 @@ def repeat(
         about["seed"],
         samples=about["samples"] or 1,
     )
-    return Repetition(f"{family(method)}, {label(method)}", stored, runner.run(method))
+    return Repetition(stored, runner.run(method))

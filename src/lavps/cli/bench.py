@@ -237,7 +237,7 @@ class Repeat:
                 )
             lpips = LPIPS.load(self.lpips, "cpu")
             found = repeat(folder, keys[0], self.images, lpips, self.count, self.split)
-        print(f"{found.name} ({keys[0]})")
+        print(f"{methods[keys[0]]} ({keys[0]})")
         for old, new in zip(found.stored, found.rows, strict=True):
             print(
                 f"{old['file']}: LPIPS {old['lpips']:.4f} published, {new['lpips']:.4f} now; "

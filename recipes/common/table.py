@@ -117,5 +117,5 @@ def costs(record: Mapping[str, Any]) -> list[str]:
 def compared(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     """Return the difference in LPIPS ± its standard error, and whether the candidate is non-inferior."""
     test = non_inferiority(reference["scores"], candidate["scores"])
-    verdict = "yes" if test.p_value < test.alpha else "no"
+    verdict = "yes" if test.is_non_inferior else "no"
     return f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}, {verdict}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from recipes.common.study import TASKS
+from recipes.paper.run import match
 
 from lavps.cli import main
 from lavps.evaluation import non_inferiority
@@ -98,6 +100,16 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
     assert mean["jpeg", theirs, 4] < mean["jpeg", ours, 4]
     for count in (4, 8):
         assert crps["jpeg", theirs, count] < crps["jpeg", ours, count]
+
+
+def test_the_speed_up_of_the_front_page_is_that_of_the_study() -> None:
+    """Against the cheapest MGDM that is non-inferior to the best one, on every task."""
+    records = json.loads((ROOT / "benchmarks" / "paper.json").read_text())
+    assert {record["images"] for record in records} == {20}
+    found = [match([r for r in records if r["task"] == task]) for task in TASKS]
+    ratios = sorted(one["ratio"] for one in found)
+    words = f"{ratios[0]:.1f} to {ratios[-1]:.1f}\ntimes fewer [evaluations](benchmarks/paper.md)"
+    assert words in README.read_text()
 
 
 def test_the_figures_of_the_front_page_are_what_their_caption_says() -> None:

@@ -11,7 +11,9 @@ import gzip
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import torch
 
 from lavps.benchmark import Benchmark, MeasurementSet, MeasurementSettings, Models, Runner
 from lavps.benchmark.models import Precision
@@ -22,6 +24,7 @@ from lavps.training.data import ImageData
 TASKS = ("sr4", "motion-blur", "centre-box")
 Scale = Literal["small", "paper"]
 PRIORS = {"small": "synthfaces64", "paper": "ffhq256"}
+LOADED: dict[tuple[Any, ...], Models] = {}
 PACKED = ("benchmark.json", "prices.json", "study.journal", "results.json", "validation", "test", "timing")
 
 
@@ -45,6 +48,8 @@ class Study:
     """Precision of the networks."""
     device: str = "cpu"
     """Device of the computation."""
+    compiled: bool = False
+    """Whether the prior's network is compiled; for samplers without gradients."""
     batch_size: int = 8
     """Number of images per batch."""
     validation_count: int = 32
@@ -101,8 +106,14 @@ class Study:
                     file.add(benchmark.path / name, name, filter=plain)
 
     def models(self, benchmark: Benchmark) -> Models:
-        """Load the prior and the models that methods name."""
-        return benchmark.models(self.device)
+        """Load the prior and the models that methods name, once."""
+        about = benchmark.settings
+        key = (about.prior, about.prior_hash, about.precision, self.device, self.compiled)
+        if key not in LOADED:
+            models = LOADED[key] = benchmark.models(self.device)
+            if self.compiled:
+                models.prior.network = torch.compile(models.prior.network, dynamic=False)
+        return LOADED[key]
 
     def runner(self, benchmark: Benchmark, split: str, keep_images: int = 0, samples: int = 1) -> Runner:
         """Return the runner of methods on a split."""

@@ -20,7 +20,8 @@ from torch import Tensor
 from lavps.samplers import Settings
 
 from ..common.pages import read
-from .run import SHOWN, Config
+from .page import SHOWN
+from .run import Config
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,230 @@
+"""The page of the samplers at few denoiser evaluations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from lavps.benchmark.figures import matplotlib_figure
+from lavps.benchmark.report import markdown_table
+from lavps.evaluation import non_inferiority
+
+from ..common.labels import TITLES
+from ..common.pages import figures, read
+
+Record = dict[str, Any]
+STUDY = "few_steps"
+DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
+DAPS, PIGDM = "DAPS", "Pi-GDM"
+LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
+# Numbers of denoiser evaluations of the samplers that are tuned for each task.
+BUDGETS = {
+    DIFFPIR: (4, 8, 12, 25, 50),
+    DDNM: (4, 8, 25),
+    WIENER: (4, 8, 12, 25, 50),
+    DAPS: (25,),
+    LINEARIZED: (25,),
+    PIGDM: (25,),
+}
+COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
+COLOURS |= {DAPS: "#999999", LINEARIZED: "#555555", PIGDM: "#000000"}
+SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
+NONLINEAR = ("jpeg", "hdr")
+LINEAR_ONLY = (DDNM, PIGDM, TRAINED)
+# Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.
+COMPARED = ((TRAINED, 4, 25), (LEARNED, 8, 25), (LEARNED, 8, 8), (LEARNED, 4, 4))
+COMPARED += tuple((WIENER, count, count) for count in (8, 12, 25, 50))
+SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """Chart and tables of the records of the study."""
+
+    pages: Path
+    tasks: tuple[str, ...]
+    evaluations: tuple[int, ...]
+    records: list[Record]
+
+    def draw(self) -> None:
+        """Draw LPIPS and CRPS against the number of evaluations, one column per task."""
+        figure = matplotlib_figure(2.6 * len(self.tasks) + 0.4, 4.6)
+        axes = figure.subplots(len(SCORES), len(self.tasks), squeeze=False, sharex=True)
+        for row, (score, title) in zip(axes, SCORES.items(), strict=True):
+            for axis, task in zip(row, self.tasks, strict=True):
+                for name, colour in COLOURS.items():
+                    points = [r for r in self.records if r["task"] == task and r["name"] == name]
+                    counts = [r["evaluations"] for r in points]
+                    style = "o-" if len(BUDGETS.get(name, (4, 8))) > 1 else "s"
+                    axis.plot(counts, [mean(r[score]) for r in points], style, color=colour, label=name, ms=4)
+                axis.set_xscale("log")
+                axis.set_xticks(self.evaluations, [str(count) for count in self.evaluations], minor=False)
+                axis.minorticks_off()
+                axis.tick_params(labelsize=8)
+            row[0].set_ylabel(f"{title} (lower is better)", fontsize=9)
+        for axis, task in zip(axes[0], self.tasks, strict=True):
+            axis.set_title(TITLES[task], fontsize=10)
+        for axis in axes[-1]:
+            axis.set_xlabel("denoiser evaluations", fontsize=9)
+        shown = axes[0][0].get_legend_handles_labels()
+        names = dict(zip(shown[1], shown[0], strict=True))
+        figure.legend(names.values(), names, fontsize=8, frameon=False, loc="outside lower center", ncols=8)
+        figure.savefig(self.pages / STUDY / "chart.png", dpi=140)
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields of the page's template."""
+        strange = [
+            [
+                TITLES[r["task"]],
+                r["name"],
+                f"{mean(r['lpips']):.4f}",
+                f"{mean(r['crps']):.4f}",
+                f"{r['mean_chi_square']:.2f}",
+                f"{r['mean_forwards']:.2f}",
+            ]
+            for r in self.records
+            if r["task"] not in self.tasks
+        ]
+        first = self.records[0]
+        return {
+            "answer": self.answer(),
+            "verdicts": self.verdicts(),
+            "first": markdown_table(*self.first()),
+            "table": "\n\n".join(f"**{TITLES[task]}**\n\n{self.table(task)}" for task in self.tasks),
+            "outside": markdown_table(
+                ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"], strange
+            ),
+            "pairs": markdown_table(
+                ["task", "comparison", "LPIPS difference", "non-inferior", "CRPS difference", "coverages"],
+                self.pairs(),
+            ),
+            "inception": self.inception_table(),
+            "images": figures(STUDY, {task: TITLES[task] for task in self.tasks}),
+            "count": str(first["images"]),
+            "samples": str(first["samples"]),
+            "nominal": f"{100 * first['nominal']:.0f} %",
+        }
+
+    def table(self, task: str) -> str:
+        """Return the table of a task."""
+        head = ["sampler", "evaluations", "backward passes", "LPIPS", "CRPS", "PSNR", "chi²", "coverage"]
+        rows = [
+            [
+                r["name"],
+                str(r["evaluations"]),
+                f"{r['mean_backwards']:.0f}",
+                f"{mean(r['lpips']):.4f}",
+                f"{mean(r['crps']):.4f}",
+                f"{r['mean_psnr']:.2f}",
+                f"{r['mean_chi_square']:.2f}",
+                f"{100 * mean(r['coverage']):.0f} %",
+            ]
+            for r in self.records
+            if r["task"] == task
+        ]
+        return markdown_table(head, rows)
+
+    def inception_table(self) -> str:
+        """Return the table of Inception distances, which ``recipes.few_steps.inception`` measures."""
+        name = f"{STUDY}_inception"
+        if not (self.pages / f"{name}.json").exists():
+            return "Not measured yet for this version of the model."
+        found = {(r["task"], r["name"], r["evaluations"]): r["distance"] for r in read(self.pages, name)}
+        head = ["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)]
+        rows = [
+            [TITLES[task], *(with_error(found[(task, *method)]) for method in SHOWN)]
+            for task in self.tasks
+            if (task, *SHOWN[0]) in found
+        ]
+        return markdown_table(head, rows)
+
+    def answer(self) -> str:
+        """Return the sentence that answers the question."""
+        both = self.both(TRAINED, 4, 25)
+        near, lower = ([TITLES[task] for task in tasks] for tasks in self.ahead(both)[:2])
+        return (
+            f"With 4 evaluations, the {TRAINED} has an LPIPS non-inferior to that of DiffPIR with 25, tuned for each task, on "
+            f"{len(near)} of {len(both)} linear tasks ({', '.join(near)}), and a lower CRPS on {len(lower)}. "
+            "Non-inferior: by less than 0.003 LPIPS behind, tested over the images."
+        )
+
+    def both(self, name: str, count: int, other: int) -> list[tuple[str, Record, Record]]:
+        """Return the tasks with records of a sampler of ours and of DiffPIR, and these."""
+        pairs = [(task, self.find(task, name, count), self.find(task, DIFFPIR, other)) for task in self.tasks]
+        return [(task, ours, theirs) for task, ours, theirs in pairs if ours and theirs]
+
+    def ahead(self, both: list[tuple[str, Record, Record]]) -> tuple[list[str], list[str], list[str]]:
+        """Return the tasks with non-inferior LPIPS, with lower CRPS, and with a coverage nearer to the nominal one."""
+        near = [t for t, a, b in both if non_inferiority(b["lpips"], a["lpips"]).is_non_inferior]
+        lower = [t for t, a, b in both if mean(a["crps"]) < mean(b["crps"])]
+        off = [(t, *(abs(mean(r["coverage"]) - r["nominal"]) for r in (a, b))) for t, a, b in both]
+        return near, lower, [task for task, ours, theirs in off if ours < theirs]
+
+    def verdicts(self) -> str:
+        """Return the table of the tasks on which ours are ahead of DiffPIR."""
+        rows = []
+        for name, count, other in COMPARED:
+            if both := self.both(name, count, other):
+                shares = [f"{len(tasks)} of {len(both)}" for tasks in self.ahead(both)]
+                missed = [TITLES[task] for task, *_ in both if task not in self.ahead(both)[0]]
+                rows.append([name, str(count), str(other), *shares, ", ".join(missed) or "-"])
+        head = [
+            "ours",
+            "evaluations",
+            "of DiffPIR",
+            "LPIPS non-inferior",
+            "CRPS lower",
+            "coverage nearer to nominal",
+        ]
+        return markdown_table([*head, "LPIPS not shown non-inferior"], rows)
+
+    def first(self) -> tuple[list[str], list[list[str]]]:
+        """Return a table of the best sampler for every task, number of evaluations and score."""
+        rows = []
+        for task in self.tasks:
+            for count in self.evaluations:
+                there = [r for r in self.records if (r["task"], r["evaluations"]) == (task, count)]
+                if len(there) > 1:
+                    best_of = {score: min(there, key=lambda r: mean(r[score])) for score in SCORES}
+                    shown = [f"{r['name']} {mean(r[score]):.4f}" for score, r in best_of.items()]
+                    rows.append([TITLES[task], str(count), *shown, str(len(there))])
+        return ["task", "evaluations", *SCORES.values(), "samplers"], rows
+
+    def pairs(self) -> list[list[str]]:
+        """Return the comparisons of our samplers with others at as many and at more evaluations, and with each other."""
+        lines = []
+        compared = [(LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 25))]
+        compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 25)]
+        compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8)]
+        compared += [(TRAINED, 4, rival, 25) for rival in (DDNM, WIENER, DAPS, PIGDM)]
+        compared += [(WIENER, count, DIFFPIR, count) for count in self.evaluations]
+        for task in self.tasks:
+            for name, count, rival, other in compared:
+                ours, theirs = self.find(task, name, count), self.find(task, rival, other)
+                if ours is None or theirs is None:
+                    continue
+                test = non_inferiority(theirs["lpips"], ours["lpips"])
+                difference = [a - b for a, b in zip(ours["crps"], theirs["crps"], strict=True)]
+                verdict = "yes" if test.is_non_inferior else "no"
+                shown = f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}"
+                what = f"{name} at {count} against {rival} at {other}"
+                covered = " and ".join(f"{100 * mean(r['coverage']):.0f}" for r in (ours, theirs)) + " %"
+                lines.append([TITLES[task], what, shown, verdict, f"{mean(difference):+.4f}", covered])
+        return lines
+
+    def find(self, task: str, name: str, evaluations: int) -> Record | None:
+        """Return the record of a sampler on a task; None if there is none."""
+        wanted = (task, name, evaluations)
+        return next((r for r in self.records if (r["task"], r["name"], r["evaluations"]) == wanted), None)
+
+
+def with_error(values: list[float]) -> str:
+    """Return the mean of values and its standard error."""
+    return f"{mean(values):.2f} ± {stdev(values) / len(values) ** 0.5:.2f}"
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean of some numbers."""
+    return sum(values) / len(values)

@@ -100,7 +100,7 @@ def test_coverage_and_alarms_are_measured_and_resumed(tmp_path: Path) -> None:
         "--pages",
         tmp_path,
     )
-    sizes = ("--count", 12, "--test-count", 2, "--alarms", 2, "--references", 50, "--rights", 101)
+    sizes = ("--count", 12, "--test-count", 2, "--alarms", 2, "--references", 14, "--rights", 3)
     options = (*where, *sizes, "--tasks", "sr4", "--evaluations", 3)
     run("calibration", *options)
     (record,) = json.loads((tmp_path / "calibration.json").read_text())
@@ -110,13 +110,32 @@ def test_coverage_and_alarms_are_measured_and_resumed(tmp_path: Path) -> None:
         "right": 3,
         "noise": 2,
         "wrong": 2,
+        "coarse": 2,
     }
     page = (tmp_path / "calibration.md").read_text()
     assert f"{record['levels'][2]['scale']:.2f}" in page
-    stored = {file: file.stat().st_mtime_ns for file in (tmp_path / "work").iterdir()}
+    files = [file for file in (tmp_path / "work").rglob("*") if file.is_file()]
+    stored = {file: file.stat().st_mtime_ns for file in files}
     run("calibration", *options)
     assert json.loads((tmp_path / "calibration.json").read_text()) == [record]
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "work").iterdir()} == stored
+    assert {file: file.stat().st_mtime_ns for file in files} == stored
+    assert len(files) > 20
+
+
+def test_times_of_the_samplers_are_measured(tmp_path: Path) -> None:
+    prior = Path(__file__).parents[2] / "zoo" / "synthfaces64"
+    sizes = ("--tasks", "sr4", "--images", 1, "--batches", 1)
+    run("overhead", "--prior", prior, "--pages", tmp_path, *sizes)
+    found = json.loads((tmp_path / "overhead.json").read_text())["results"]
+    assert {r["sampler"]: (r["forwards"], r["backwards"]) for r in found} == {
+        "DiffPIR": (8, 0),
+        "WienerPIR": (8, 0),
+        "TunedPIR (universal)": (8, 0),
+        "few-step model": (4, 0),
+        "MGDM": (13, 6),
+    }
+    assert all(0.5 < r["ratio"] < 5 for r in found)
+    assert "block means and masks at batch 1" in (tmp_path / "overhead.md").read_text()
 
 
 @pytest.mark.slow

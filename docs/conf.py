@@ -111,6 +111,11 @@ def escape(app: Any, what: str, name: str, thing: object, options: Any, lines: l
         lines[number] = "".join(parts)
 
 
+def without_aliases(app: Any, what: str, name: str, thing: object, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, which the docstrings of the classes state."""
+    return True if (getattr(thing, "__doc__", "") or "").startswith("Alias for field number") else None
+
+
 def without_back_links(app: Any, page: str, template: str, context: dict[str, Any], tree: object) -> None:
     """Remove the links from sources to the reference: those of names that a package re-exports are wrong."""
     if page.startswith("_modules/"):
@@ -120,5 +125,6 @@ def without_back_links(app: Any, page: str, template: str, context: dict[str, An
 def setup(app: Any) -> None:
     """Make the pages that are not written by hand, before Sphinx looks for pages."""
     app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-skip-member", without_aliases)
     app.connect("html-page-context", without_back_links)
     made_pages.make_all()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 
 import lavps
 from lavps.evaluation import conformal_p_value, exact_samples, fit_statistics, oracle_mixture
-from lavps.operators import AveragePool, Blur
+from lavps.operators import AveragePool, Blur, Mask
 
 PRIOR = oracle_mixture(dtype=torch.float64)
 TRUTH = PRIOR.sample(120, seed=3)
@@ -43,3 +46,16 @@ def test_wrong_noise_and_wrong_kernels_are_found_and_right_ones_are_not() -> Non
     assert found["right"] <= 1, found
     assert found["noisy"] >= 14, found
     assert found["wrong"] >= 14, found
+
+
+def test_a_part_without_noise_is_found_and_a_hole_is_none() -> None:
+    """A part without noise occurs behind a mask that is not the stated one."""
+    mask = torch.ones(8, 8, dtype=torch.float64)
+    mask[2:6, 2:6] = 0.0
+    measured = lavps.InverseProblem.simulate(TRUTH[:40], Mask(mask), 0.05)
+    samples = TRUTH[:40, None].expand(-1, 4, -1, -1, -1)
+    quiet = measured.y.clone()
+    quiet[..., :2, :] = TRUTH[:40, :, :2] + 1e-4
+    usual, found = (fit_statistics(replace(measured, y=y), samples, PRIOR)[:, 6] for y in (measured.y, quiet))
+    assert bool((usual > math.log(1e-3)).all())
+    assert bool((found < math.log(1e-4)).all())

@@ -179,7 +179,12 @@ class Certificate:
 
         Args:
             statistics: Fit statistics (K,) of the measurement.
+
+        Raises:
+            ValueError: The certificate holds other statistics.
         """
+        if len(self.statistics[0]) != len(statistics):
+            raise ValueError("the certificate is of an earlier version: run lavps calibrate again")
         return conformal_p_value(torch.tensor(self.statistics, dtype=torch.float64), statistics.double())
 
 

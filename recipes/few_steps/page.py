@@ -17,25 +17,24 @@ from ..common.pages import figures, read
 Record = dict[str, Any]
 STUDY = "few_steps"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
-DAPS, PIGDM = "DAPS", "Pi-GDM"
+DAPS = "DAPS"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
 # Numbers of denoiser evaluations of the samplers that are tuned for each task.
 BUDGETS = {
-    DIFFPIR: (4, 8, 12, 25, 50),
+    DIFFPIR: (4, 8, 12, 25),
     DDNM: (4, 8, 25),
-    WIENER: (4, 8, 12, 25, 50),
+    WIENER: (4, 8, 12, 25),
     DAPS: (25,),
     LINEARIZED: (25,),
-    PIGDM: (25,),
 }
 COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
-COLOURS |= {DAPS: "#999999", LINEARIZED: "#555555", PIGDM: "#000000"}
+COLOURS |= {DAPS: "#999999", LINEARIZED: "#555555"}
 SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
-NONLINEAR = ("jpeg", "hdr")
-LINEAR_ONLY = (DDNM, PIGDM, TRAINED)
+NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
+LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
 # Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.
 COMPARED = ((TRAINED, 4, 25), (LEARNED, 8, 25), (LEARNED, 8, 8), (LEARNED, 4, 4))
-COMPARED += tuple((WIENER, count, count) for count in (8, 12, 25, 50))
+COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25))
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
@@ -85,12 +84,18 @@ class Page:
                 f"{r['mean_forwards']:.2f}",
             ]
             for r in self.records
-            if r["task"] not in self.tasks
+            if r["task"] not in (*self.tasks, PHASE)
         ]
         first = self.records[0]
+        phase = [r for r in self.records if r["task"] == PHASE]
         return {
             "answer": self.answer(),
             "verdicts": self.verdicts(),
+            "phase": self.table(PHASE),
+            "phase_count": str(phase[0]["images"]),
+            "found": "; ".join(
+                f"{r['name']}: {sum(value < 0.1 for value in r['lpips'])} of {r['images']}" for r in phase
+            ),
             "first": markdown_table(*self.first()),
             "table": "\n\n".join(f"**{TITLES[task]}**\n\n{self.table(task)}" for task in self.tasks),
             "outside": markdown_table(
@@ -198,7 +203,7 @@ class Page:
         compared = [(LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 25))]
         compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 25)]
         compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8)]
-        compared += [(TRAINED, 4, rival, 25) for rival in (DDNM, WIENER, DAPS, PIGDM)]
+        compared += [(TRAINED, 4, rival, 25) for rival in (DDNM, WIENER, DAPS)]
         compared += [(WIENER, count, DIFFPIR, count) for count in self.evaluations]
         for task in self.tasks:
             for name, count, rival, other in compared:

@@ -5,7 +5,7 @@ python -m recipes.few_steps.run --data DATA --lpips FILE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import optuna
@@ -15,12 +15,36 @@ from lavps.benchmark import Benchmark
 from lavps.benchmark.analysis import row_means
 from lavps.benchmark.figures import image_grid, seen
 from lavps.benchmark.models import Precision
-from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, TunedPIR, Unbound
+from lavps.samplers import (
+    UNBOUND,
+    DiffPIR,
+    FewStep,
+    FewStepModel,
+    Settings,
+    TunedPIR,
+    Unbound,
+    WienerPIR,
+)
 
 from ..common.pages import read, write_json, write_page
 from ..common.search import best
 from ..common.study import Study
-from .page import BUDGETS, LEARNED, LINEAR_ONLY, NONLINEAR, SCORES, SHOWN, STUDY, TRAINED, Page, Record, mean
+from .page import (
+    BUDGETS,
+    DIFFPIR,
+    LEARNED,
+    LINEAR_ONLY,
+    NONLINEAR,
+    PHASE,
+    SCORES,
+    SHOWN,
+    STUDY,
+    TRAINED,
+    WIENER,
+    Page,
+    Record,
+    mean,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +60,7 @@ class Config(Study):
     """Tasks that no training or tuning saw."""
     samplers: tuple[str, ...] = tuple(BUDGETS)
     """Samplers that are tuned for each task."""
-    evaluations: tuple[int, ...] = (4, 8, 12, 25, 50)
+    evaluations: tuple[int, ...] = (4, 8, 12, 25)
     """Numbers of denoiser evaluations."""
     learned: tuple[int, ...] = (4, 8)
     """Numbers of evaluations of the learned schedules."""
@@ -70,6 +94,11 @@ class Config(Study):
             benchmark = self.begin(self.study, task)
             records += self.measured(benchmark, task, self.learned_methods()[::2])
             self.pack(self.study, benchmark, task)
+        few = replace(self, test_count=min(self.test_count, 8))  # its data steps are slow
+        benchmark = few.begin(self.study, PHASE)
+        defaults = [(DIFFPIR, 25, Settings(DiffPIR(UNBOUND))), (WIENER, 25, Settings(WienerPIR(UNBOUND)))]
+        records += few.measured(benchmark, PHASE, defaults)
+        self.pack(self.study, benchmark, PHASE)
         for task in self.tasks:
             benchmark = self.begin(self.study, task)
             found = self.measured(benchmark, task, self.methods(benchmark, task))

@@ -1,26 +1,33 @@
-"""Overhead of MGDM: wall time of the sampler relative to the same network passes alone.
+"""Overhead of the samplers: their CPU time relative to the same evaluations of the network alone.
 
-    python -m recipes.overhead.run          # about ten minutes on two idle cores
+    python -m recipes.overhead.run          # about ten minutes on one core
 
-A convolutional denoiser of 5 million parameters at 3x64x64, MGDM with K = 100 and G = 3. Every step of the sampler is
-followed by the same number of network passes (forward, or forward and gradient in the input), so that other load on the
-machine affects both.
+Every step of a sampler is followed by the same number of evaluations of the network (forward, or forward and gradient in the
+input), so that other load on the machine affects both.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import Tensor
 
 import lavps
 from lavps.benchmark.report import markdown_table
+from lavps.operators.registry import family_from
+from lavps.samplers import FewStep, Sampler
 
-from ..common.pages import read, versions_of, write_json, write_page
+from ..common.labels import TITLES
+from ..common.pages import read, span, versions_of, write_json, write_page
+from ..common.study import TASKS
+
+STUDY = "overhead"
 
 
 @dataclass(frozen=True)
@@ -29,124 +36,142 @@ class Config:
 
     pages: Path = Path("benchmarks")
     """Folder of the page and its numbers."""
-    batches: tuple[int, ...] = (1, 8)
+    prior: Path = Path("zoo/synthfaces64")
+    """Folder of the prior; its few-step model is beside it, with -4steps in its name."""
+    tasks: tuple[str, ...] = TASKS
+    """Tasks."""
+    batches: tuple[int, ...] = (1, 16)
     """Batch sizes."""
-    num_steps: int = 100
-    """Number of diffusion steps K."""
-    gradient_steps: int = 3
-    """Number of gradient steps G per diffusion step."""
-    threads: int = 2
-    """Number of torch threads."""
+    images: int = 16
+    """Number of images of every sampler, task and batch size."""
+    precision: lavps.priors.precision.Precision = "fp32"
+    """Precision of the network."""
     page_only: bool = False
     """Whether to write the page from the stored numbers, without measuring."""
 
-
-def conv(inputs: int, outputs: int) -> nn.Conv2d:
-    return nn.Conv2d(inputs, outputs, 3, padding=1)
-
-
-class Denoiser(nn.Module):
-    """Residual convolutions on 4x4 patches: 5 million parameters, 16x16 positions."""
-
-    def __init__(self, width: int = 256, depth: int = 4) -> None:
-        super().__init__()
-        self.embed = conv(48, width)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.SiLU(), conv(width, width), nn.SiLU(), conv(width, width)) for _ in range(depth)
+    def run(self) -> None:
+        """Measure, or read what was measured, and write the page."""
+        torch.set_num_threads(1)
+        data = read(self.pages, STUDY) if self.page_only else self.measure()
+        write_json(self.pages, STUDY, data)
+        rows = [
+            [r["sampler"], TITLES[r["task"]], str(r["batch"]), f"{r['seconds']:.2f}", f"{r['ratio']:.3f}",
+             f"{r['forwards']:.0f}", f"{r['backwards']:.0f}"]
+            for r in data["results"]
+        ]  # fmt: skip
+        head = [
+            "sampler",
+            "task",
+            "batch",
+            "CPU seconds per image",
+            "ratio",
+            "forward passes",
+            "backward passes",
+        ]
+        ratios = {
+            (task == "motion-blur", batch): span(
+                [
+                    r["ratio"]
+                    for r in data["results"]
+                    if (r["task"] == "motion-blur") == (task == "motion-blur") and r["batch"] == batch
+                ],
+                2,
+            )
+            for task in data["tasks"]
+            for batch in data["batches"]
+        }
+        write_page(
+            self.pages,
+            STUDY,
+            versions=versions_of(data),
+            precision=data["precision"],
+            images=data["images"],
+            table=markdown_table(head, rows),
+            answer="; ".join(
+                f"{'a reflecting blur' if blur else 'block means and masks'} at batch {batch}: {found}"
+                for (blur, batch), found in ratios.items()
+            ),
         )
-        self.time = nn.Linear(1, width)
-        self.head = conv(width, 48)
 
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        """Predict v."""
-        hidden = self.embed(nn.functional.pixel_unshuffle(x, 4)) + self.time(t[:, None])[..., None, None]
-        for block in self.blocks:
-            hidden = hidden + 0.1 * block(hidden)
-        return nn.functional.pixel_shuffle(0.1 * self.head(hidden), 4)
+    def measure(self) -> dict[str, Any]:
+        """Run every sampler on every task."""
+        prior: Any = lavps.load_prior(self.prior, precision=self.precision)
+        model = lavps.load_few_step(f"{self.prior}-4steps", prior)
+        samplers = {
+            "DiffPIR": lavps.DiffPIR(prior, num_steps=8),
+            "WienerPIR": lavps.WienerPIR(prior, num_steps=8),
+            "TunedPIR (universal)": lavps.TunedPIR.universal(prior, 8),
+            "few-step model": FewStep(prior, model),
+            "MGDM": lavps.MGDM(prior, num_steps=8),
+        }
+        results = [
+            asdict(self.timed(name, sampler, prior, task, batch))
+            for task in self.tasks
+            for name, sampler in samplers.items()
+            for batch in self.batches
+        ]
+        versions = {"lavps": lavps.__version__, "torch": torch.__version__}
+        about = {"versions": versions, "precision": self.precision, "images": self.images}
+        return about | {"tasks": self.tasks, "batches": self.batches, "results": results}
+
+    def timed(self, name: str, sampler: Sampler, prior: Any, task: str, batch: int) -> Result:
+        """Alternate steps of a sampler and the same evaluations of its network."""
+        shape = tuple(prior.image_shape)
+        sheet = lavps.io.read_image(self.prior / "samples.png").pixels  # samples of the prior, side by side
+        truth = (
+            sheet.unfold(1, shape[1], shape[1]).unfold(2, shape[2], shape[2]).flatten(1, 2).transpose(0, 1)
+        )
+        network = (
+            model.prior if isinstance(model := getattr(sampler, "model", None), lavps.FewStepModel) else prior
+        )
+        x = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
+        passes(network.denoise, x, 1, 1)
+        ours = bare = forwards = backwards = 0.0
+        for first in range(0, self.images, batch):
+            items = list(range(first, first + batch))
+            operator = family_from(task, shape).draw(items, shape, 0)
+            problem = lavps.InverseProblem.simulate(
+                truth[items], operator, lavps.GaussianNoise(0.05), 0, items
+            )
+            steps = sampler.iterate(problem, seed=0, items=items)
+            for _ in range(sampler.total_steps):
+                start = time.process_time()
+                step = next(steps)
+                middle = time.process_time()
+                passes(network.denoise, x, int(step.backwards), int(step.forwards - step.backwards))
+                ours, bare = ours + middle - start, bare + time.process_time() - middle
+                forwards, backwards = forwards + step.forwards, backwards + step.backwards
+        runs = self.images / batch
+        found = Result(name, task, batch, ours / self.images, ours / bare, forwards / runs, backwards / runs)
+        print(found, flush=True)
+        return found
 
 
 @dataclass(frozen=True)
 class Result:
-    """Times and counts of one batch size."""
+    """Time per image, its ratio to that of the network alone, and passes per sample."""
 
+    sampler: str
+    task: str
     batch: int
-    sampler_seconds: float
-    bare_seconds: float
+    seconds: float
     ratio: float
-    median_step_ratio: float
     forwards: float
     backwards: float
 
 
-def bare_passes(network: nn.Module, x: Tensor, t: Tensor, with_gradient: int, without: int) -> None:
+def passes(denoise: Callable[[Tensor, Tensor], Tensor], x: Tensor, with_gradient: int, without: int) -> None:
+    """Evaluate the denoiser, some times with its gradient."""
+    t = torch.tensor(0.5, dtype=torch.float64)
     for _ in range(with_gradient):
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
-            output = network(leaf, t)
+            output = denoise(leaf, t)
         torch.autograd.grad(output, leaf, x)
     with torch.no_grad():
         for _ in range(without):
-            network(x, t)
-
-
-def measure(batch: int, config: Config) -> Result:
-    """Alternate steps of the sampler and the same network passes."""
-    torch.manual_seed(0)
-    network = Denoiser().eval()
-    prior = lavps.NetworkPrior(network, lavps.VPLinear(), "v")
-    truth = 0.5 * torch.randn(batch, 3, 64, 64)
-    problem = lavps.InverseProblem.simulate(truth, lavps.operators.AveragePool(4), lavps.GaussianNoise(0.05))
-    guidance = lavps.guidance.Gradient(config.gradient_steps)
-    sampler = lavps.MGDM(prior, num_steps=config.num_steps, guidance=guidance)
-    x, t = torch.randn_like(truth), torch.full((batch,), 0.5)
-    bare_passes(network, x, t, 3, 3)
-    ours, bare, costs = [], [], []
-    steps = sampler.iterate(problem)
-    for _ in range(sampler.total_steps):
-        start = time.perf_counter()
-        step = next(steps)
-        middle = time.perf_counter()
-        bare_passes(network, x, t, int(step.backwards), int(step.forwards - step.backwards))
-        ours.append(middle - start)
-        bare.append(time.perf_counter() - middle)
-        costs.append((step.forwards, step.backwards))
-    ratios = torch.tensor(ours) / torch.tensor(bare)
-    forwards, backwards = (sum(column) for column in zip(*costs, strict=True))
-    return Result(
-        batch, sum(ours), sum(bare), sum(ours) / sum(bare), float(ratios.median()), forwards, backwards
-    )
-
-
-def main(config: Config) -> None:
-    """Measure, or read what was measured, and write the page."""
-    torch.set_num_threads(config.threads)
-    if config.page_only:
-        data = read(config.pages, "overhead")
-    else:
-        versions = {"lavps": lavps.__version__, "torch": torch.__version__}
-        parameters = sum(parameter.numel() for parameter in Denoiser().parameters())
-        data = {"versions": versions, "parameters": parameters}
-        data["results"] = [asdict(measure(batch, config)) for batch in config.batches]
-    write_json(config.pages, "overhead", data)
-    head = [
-        "batch",
-        "sampler, s",
-        "network alone, s",
-        "ratio",
-        "median ratio per step",
-        "forward passes",
-        "backward passes",
-    ]
-    rows = [
-        [str(r["batch"]), f"{r['sampler_seconds']:.1f}", f"{r['bare_seconds']:.1f}", f"**{r['ratio']:.3f}**",
-         f"{r['median_step_ratio']:.3f}", f"{r['forwards']:.0f}", f"{r['backwards']:.0f}"]
-        for r in data["results"]
-    ]  # fmt: skip
-    write_page(
-        config.pages, "overhead", versions=versions_of(data), parameters=f"{data['parameters'] / 1e6:.1f}",
-        table=markdown_table(head, rows), num_steps=config.num_steps, gradient_steps=config.gradient_steps, threads=config.threads,
-    )  # fmt: skip
+            denoise(x, t)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    tyro.cli(Config).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
     lpips = {(r["task"], r["name"], r["evaluations"]): r["lpips"] for r in records}
     crps = {(r["task"], r["name"], r["evaluations"]): sum(r["crps"]) / len(r["crps"]) for r in records}
     mean = {key: sum(values) / len(values) for key, values in lpips.items()}
-    assert {r["images"] for r in records} == {48}
+    assert {r["images"] for r in records if r["task"] != "phase-retrieval"} == {48}
     ours, theirs, trained = "TunedPIR (universal)", "DiffPIR", "few-step model"
     for task in ("sr4", "motion-blur", "centre-box"):
         others = [theirs, "DDNM+", *(["WienerPIR"] if task != "centre-box" else [])]
@@ -94,9 +95,15 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
             assert non_inferiority(lpips[task, other, 25], lpips[task, trained, 4]).is_non_inferior
         best = min(crps[task, name, 25] for name in ("DDNM+", "WienerPIR"))
         assert best < crps[task, trained, 4] < crps[task, theirs, 25]
-        for count in (4, 8):
-            assert crps[task, ours, count] < crps[task, theirs, count]
-            assert non_inferiority(lpips[task, theirs, count], lpips[task, ours, count]).is_non_inferior
+    tasks = ("sr4", "motion-blur", "centre-box", "hdr", "jpeg")
+    for task, count in product(tasks[:4], (4, 8)):
+        assert crps[task, ours, count] < crps[task, theirs, count]
+        assert non_inferiority(lpips[task, theirs, count], lpips[task, ours, count]).is_non_inferior
+    for count in (8, 12, 25):
+        pairs = [(lpips[task, theirs, count], lpips[task, "WienerPIR", count]) for task in tasks]
+        assert all(non_inferiority(*pair).is_non_inferior for pair in pairs)
+        lower = [crps[task, "WienerPIR", count] < crps[task, theirs, count] for task in tasks]
+        assert sum(lower) == 4
     assert mean["jpeg", theirs, 4] < mean["jpeg", ours, 4]
     for count in (4, 8):
         assert crps["jpeg", theirs, count] < crps["jpeg", ours, count]

@@ -137,13 +137,14 @@ class Page:
         if not (self.pages / f"{name}.json").exists():
             return "Not measured yet for this version of the model."
         found = {(r["task"], r["name"], r["evaluations"]): r["distance"] for r in read(self.pages, name)}
-        head = ["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)]
-        rows = [
-            [TITLES[task], *(with_error(found[(task, *method)]) for method in SHOWN)]
-            for task in self.tasks
-            if (task, *SHOWN[0]) in found
-        ]
-        return markdown_table(head, rows)
+        tasks = [task for task in self.tasks if (task, *SHOWN[0]) in found]
+        rows, first = [], 0
+        for task in tasks:
+            there = {method: found[(task, *method)] for method in SHOWN if (task, *method) in found}
+            first += min(there, key=lambda method: mean(there[method]))[0] == DIFFPIR
+            rows.append([TITLES[task], *(with_error(there[m]) if m in there else "-" for m in SHOWN)])
+        table = markdown_table(["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)], rows)
+        return f"{table}\n\nDiffPIR has the lowest mean on {first} of {len(tasks)} tasks."
 
     def answer(self) -> str:
         """Return the sentence that answers the question."""

@@ -1,7 +1,8 @@
-"""Coverage of intervals before and after a conformal correction, and p values of wrong measurements.
+r"""Coverage of intervals before and after a conformal correction, and p values of wrong measurements.
 
     python -m recipes.calibration.run --data DATA                       # faces
-    python -m recipes.calibration.run --data DATA --prior zoo/photos64 --crops --references 120 --rights 100
+    python -m recipes.calibration.run --data DATA --prior zoo/photos64 --crops \
+        --references 120 --test-count 100 --rights 100                  # crops of photographs
 
 The correction is learned on validation images and tested on test images. Samples and statistics are stored in the
 working folder, per image, so that a stopped study continues.

@@ -173,8 +173,9 @@ class Page:
         rows = []
         for name, count, other in COMPARED:
             if both := self.both(name, count, other):
-                shares = [f"{len(tasks)} of {len(both)}" for tasks in self.ahead(both)]
-                missed = [TITLES[task] for task, *_ in both if task not in self.ahead(both)[0]]
+                ahead = self.ahead(both)
+                shares = [f"{len(tasks)} of {len(both)}" for tasks in ahead]
+                missed = [TITLES[task] for task, *_ in both if task not in ahead[0]]
                 rows.append([name, str(count), str(other), *shares, ", ".join(missed) or "-"])
         head = [
             "ours",

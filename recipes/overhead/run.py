@@ -68,18 +68,10 @@ class Config:
             "forward passes",
             "backward passes",
         ]
-        ratios = {
-            (task == "motion-blur", batch): span(
-                [
-                    r["ratio"]
-                    for r in data["results"]
-                    if (r["task"] == "motion-blur") == (task == "motion-blur") and r["batch"] == batch
-                ],
-                2,
-            )
-            for task in data["tasks"]
-            for batch in data["batches"]
-        }
+        ratios: dict[str, list[float]] = {}
+        for r in data["results"]:
+            what = "a reflecting blur" if r["task"] == "motion-blur" else "block means and masks"
+            ratios.setdefault(f"{what} at batch {r['batch']}", []).append(r["ratio"])
         write_page(
             self.pages,
             STUDY,
@@ -87,10 +79,7 @@ class Config:
             precision=data["precision"],
             images=data["images"],
             table=markdown_table(head, rows),
-            answer="; ".join(
-                f"{'a reflecting blur' if blur else 'block means and masks'} at batch {batch}: {found}"
-                for (blur, batch), found in ratios.items()
-            ),
+            answer="; ".join(f"{name}: {span(found, 2)}" for name, found in ratios.items()),
         )
 
     def measure(self) -> dict[str, Any]:
@@ -104,23 +93,22 @@ class Config:
             "few-step model": FewStep(prior, model),
             "MGDM": lavps.MGDM(prior, num_steps=8),
         }
+        sheet = lavps.io.read_image(self.prior / "samples.png").pixels  # samples of the prior, side by side
+        height, width = prior.image_shape[1:]
+        truth = sheet.unfold(1, height, height).unfold(2, width, width).flatten(1, 2).transpose(0, 1)
         results = [
-            asdict(self.timed(name, sampler, prior, task, batch))
+            asdict(self.timed(name, sampler, prior, task, truth, batch))
             for task in self.tasks
             for name, sampler in samplers.items()
             for batch in self.batches
         ]
         versions = {"lavps": lavps.__version__, "torch": torch.__version__}
         about = {"versions": versions, "precision": self.precision, "images": self.images}
-        return about | {"tasks": self.tasks, "batches": self.batches, "results": results}
+        return about | {"results": results}
 
-    def timed(self, name: str, sampler: Sampler, prior: Any, task: str, batch: int) -> Result:
+    def timed(self, name: str, sampler: Sampler, prior: Any, task: str, truth: Tensor, batch: int) -> Result:
         """Alternate steps of a sampler and the same evaluations of its network."""
         shape = tuple(prior.image_shape)
-        sheet = lavps.io.read_image(self.prior / "samples.png").pixels  # samples of the prior, side by side
-        truth = (
-            sheet.unfold(1, shape[1], shape[1]).unfold(2, shape[2], shape[2]).flatten(1, 2).transpose(0, 1)
-        )
         network = (
             model.prior if isinstance(model := getattr(sampler, "model", None), lavps.FewStepModel) else prior
         )

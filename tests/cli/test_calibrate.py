@@ -206,6 +206,14 @@ def test_a_file_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
         Certificate.read(tmp_path / "c.json")
 
 
+def test_other_statistics_than_those_of_the_certificate_are_refused(made: Path) -> None:
+    certificate = Certificate.read(made / "certificate" / "certificate.json")
+    row = torch.tensor(certificate.statistics[0])
+    assert 0 < certificate.p_value(row) <= 1
+    with pytest.raises(ValueError, match="earlier version"):
+        certificate.p_value(row[:-1])
+
+
 def test_a_posterior_takes_a_certificate(made: Path) -> None:
     certificate = Certificate.read(made / "certificate" / "certificate.json")
     prior = lavps.load_prior(made / "prior")

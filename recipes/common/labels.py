@@ -12,6 +12,7 @@ TITLES = {
     "sr16": "super-resolution x16",
     "inpainting": "inpainting, half of the pixels",
     "random-motion-blur-hard": "stronger motion blur",
+    "half-pixels": "half of the pixels missing",
     "random-pixels": "80 to 85 % of the pixels missing",
 }
 NFE = (

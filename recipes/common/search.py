@@ -7,7 +7,8 @@ from collections.abc import Callable
 import optuna
 
 from lavps.data_step import Isotropic
-from lavps.guidance import Linearized
+from lavps.guidance import Gradient, Linearized
+from lavps.minimizers import WhitenedGradient
 from lavps.samplers import (
     DAPS,
     DDNM,
@@ -93,6 +94,17 @@ def _linearized(trial: optuna.Trial, evaluations: int) -> Sampler:
     )
 
 
+def _whitened(trial: optuna.Trial, evaluations: int) -> Sampler:
+    steps = trial.suggest_int("steps", 1, 3)
+    size = round(trial.suggest_float("step_size", 0.5, 1.95), 2)
+    return MGDM(
+        UNBOUND,
+        num_steps=(evaluations - 1) // (1 + steps) + 2,
+        guidance=Gradient(steps, WhitenedGradient(size)),
+        grid_power=_grid_power(trial),
+    )
+
+
 SPACES: dict[str, Space] = {
     "DiffPIR": _diffpir,
     "WienerPIR": _wienerpir,
@@ -101,6 +113,7 @@ SPACES: dict[str, Space] = {
     "MMPS": _mmps,
     "DAPS": _daps,
     "MGDM (linearized)": _linearized,
+    "MGDM (whitened)": _whitened,
 }
 # Settings that are tried first: published or default ones.
 FIRST: dict[str, list[Callable[[int], dict[str, float]]]] = {
@@ -114,6 +127,7 @@ FIRST: dict[str, list[Callable[[int], dict[str, float]]]] = {
     "MMPS": [lambda k: {"eta": 1.0, "grid_power": 1.0}],
     "DAPS": [lambda k: {"denoising_steps": 2, "variance": 1.0, "grid_power": 2.0, "last": 0.01}],
     "MGDM (linearized)": [lambda k: {"data_variance": 0.25, "grid_power": 1.0}],
+    "MGDM (whitened)": [lambda k: {"steps": 1, "step_size": 1.5, "grid_power": 1.0}],
 }
 
 

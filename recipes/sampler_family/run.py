@@ -1,11 +1,12 @@
 """One family of samplers against exact posteriors, each tuned for the prior, at few denoiser evaluations.
 
-python -m recipes.sampler_family.run                                      # about half an hour on one core
+python -m recipes.sampler_family.run                                      # about two hours on one core
 python -m recipes.sampler_family.run --seeds 0 --observations 1 --trials 2 --evaluations 8 --pages /tmp/family
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -32,7 +33,7 @@ from ..common.search import SPACES, best
 
 FLOOR, UNGUIDED, LEARNED = "exact posterior (floor)", "DDIM (no measurement)", "TunedPIR (learned schedule)"
 OURS = (LEARNED, "WienerPIR", "MGDM (linearized)")
-TUNING_SEED = 100  # of the observations on which samplers are tuned
+TUNING_SEED, TUNING_OBSERVATIONS = 100, 4  # of the observations on which samplers are tuned
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,21 @@ class Config:
 
     pages: Path = Path("benchmarks")
     """Folder of the page and its numbers."""
+    work: Path = Path("runs/studies/sampler_family")
+    """Working folder; results found there are used."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the means of the mixtures."""
-    observations: int = 4
+    observations: int = 8
     """Number of observations per mixture and task."""
     samples: int = 128
     """Number of posterior samples per observation."""
-    evaluations: tuple[int, ...] = (8, 12, 25)
+    evaluations: tuple[int, ...] = (8, 12, 25, 50, 100)
     """Numbers of denoiser evaluations."""
     learned: tuple[int, ...] = (8, 12, 25)
     """Numbers of evaluations of the learned schedules."""
     trials: int = 12
     """Settings of each sampler that are tried for each mixture, task and number of evaluations."""
-    iterations: int = 100
+    iterations: int = 300
     """Optimizer steps of a learned schedule."""
     page_only: bool = False
     """Whether to write the page from the stored numbers, without sampling."""
@@ -63,7 +66,7 @@ def tuned(
     config: Config, prior: lavps.GaussianMixturePrior, task: Task, evaluations: int
 ) -> dict[str, Settings]:
     """Return every sampler with its best settings on observations of their own."""
-    _, problem = oracle_problem(prior, task, config.observations, seed=TUNING_SEED)
+    _, problem = oracle_problem(prior, task, TUNING_OBSERVATIONS, seed=TUNING_SEED)
     exact = lavps.exact_posterior(prior, problem)
 
     def loss(settings: Settings) -> float:
@@ -80,7 +83,7 @@ def learned(
     config: Config, prior: lavps.GaussianMixturePrior, problem: lavps.InverseProblem, evaluations: int
 ) -> Settings:
     """Return a schedule learned on samples of a mixture."""
-    images, std = prior.sample(1024, seed=77), float(problem.noise.std)  # type: ignore[attr-defined]
+    images, std = prior.sample(4096, seed=77), float(problem.noise.std)  # type: ignore[attr-defined]
 
     def drawn(items: Sequence[int]) -> Tensor:
         return images[[item % len(images) for item in items]]
@@ -99,26 +102,44 @@ def learned(
 def measure(config: Config) -> list[dict[str, Any]]:
     """Tune every sampler and score it on all mixtures; one row per task, number of evaluations and method."""
     rows: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for seed in config.seeds:
-        prior = oracle_mixture(seed=seed)
-        for task, evaluations in product(TASKS, config.evaluations):
-            _, problem = oracle_problem(prior, task, config.observations, seed=seed)
-            exact = lavps.exact_posterior(prior, problem)
-            floor = score(exact_samples(problem, exact, config.samples), problem, exact)
-            results = {FLOOR: (floor, 0.0, 0.0, None)}
-            for name, settings in tuned(config, prior, task, evaluations).items():
-                posterior = settings.sampler(prior).sample(problem, config.samples)
-                found, trace = score(posterior.samples, problem, exact), posterior.trace
-                results[name] = (found, trace.forwards, trace.backwards, settings.to_dict())
-            for name, (found, forwards, backwards, chosen) in results.items():
-                empty = {"task": task, "evaluations": evaluations, "method": name, "sw2_by_item": []}
-                row = rows.setdefault((task, evaluations, name), empty)
-                row["sw2_by_item"] += found.sw2_by_item
-                row.setdefault("std_ratio_by_mixture", []).append(found.std_ratio)
-                row.setdefault("settings_by_mixture", []).append(chosen)
-                row |= {"forwards": forwards, "backwards": backwards}
-                print(seed, task, evaluations, name, round(found.sw2, 4), flush=True)
+    for seed, task, evaluations in product(config.seeds, TASKS, config.evaluations):
+        file = config.work / f"{seed}-{task}-{evaluations}.json"
+        if not file.exists():
+            found = measured(config, seed, task, evaluations)
+            config.work.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found))
+        for name, cell in json.loads(file.read_text()).items():
+            empty = {"task": task, "evaluations": evaluations, "method": name, "sw2_by_item": []}
+            row = rows.setdefault((task, evaluations, name), empty)
+            row["sw2_by_item"] += cell["sw2_by_item"]
+            row.setdefault("std_ratio_by_mixture", []).append(cell["std_ratio"])
+            row.setdefault("settings_by_mixture", []).append(cell["settings"])
+            row |= {count: cell[count] for count in ("forwards", "backwards")}
     return list(rows.values())
+
+
+def measured(config: Config, seed: int, task: Task, evaluations: int) -> dict[str, dict[str, Any]]:
+    """Tune every sampler for one mixture, task and number of evaluations, and score it."""
+    prior = oracle_mixture(seed=seed)
+    _, problem = oracle_problem(prior, task, config.observations, seed=seed)
+    exact = lavps.exact_posterior(prior, problem)
+    floor = score(exact_samples(problem, exact, config.samples), problem, exact)
+    results = {FLOOR: (floor, 0.0, 0.0, None)}
+    for name, settings in tuned(config, prior, task, evaluations).items():
+        posterior = settings.sampler(prior).sample(problem, config.samples)
+        found, trace = score(posterior.samples, problem, exact), posterior.trace
+        results[name] = (found, trace.forwards, trace.backwards, settings.to_dict())
+        print(seed, task, evaluations, name, round(found.sw2, 4), flush=True)
+    return {
+        name: {
+            "sw2_by_item": found.sw2_by_item,
+            "std_ratio": found.std_ratio,
+            "settings": settings,
+            "forwards": forwards,
+            "backwards": backwards,
+        }
+        for name, (found, forwards, backwards, settings) in results.items()
+    }
 
 
 def mean(values: Sequence[float]) -> float:
@@ -195,6 +216,7 @@ def main(config: Config) -> None:
         versions=versions_of(result),
         mixtures=result["mixtures"],
         observations=result["observations"],
+        tuning=TUNING_OBSERVATIONS,
         count=result["mixtures"] * result["observations"],
         samples=result["samples"],
         trials=result["trials"],

@@ -170,7 +170,7 @@ def save_few_step(
         folder: Folder, created if missing.
         task: Training task with the network.
         prior: Configuration of the prior.
-        limits: Largest accepted relative misfits (:meth:`FewStepTask.limits`).
+        limits: Largest accepted powers of the residual (:meth:`FewStepTask.limits`).
         training: Settings and metrics of the training, for the reader.
         dtype: Precision of the stored weights.
     """
@@ -186,7 +186,7 @@ def save_few_step(
         operator={name: described[name] for name in ("tasks", "noise") if name in described},
         window={
             "evaluations": described["evaluations"],
-            "limits": list(limits),
+            "power_limits": list(limits),
             "schedule": Settings(task.sampler).to_dict(),
         },
         prior_hash=prior.weights_hash,
@@ -206,7 +206,9 @@ def load_few_step(
         raise ValueError(f"{path}: the schedule of a few-step model is one of TunedPIR, not of {sampler}")
     if prior is not None:
         check(prior)
-    return FewStepModel(denoiser, tuple(map(float, window["limits"])), sampler, check)
+    if "power_limits" not in window:
+        raise ValueError(f"{path} is a few-step model of an earlier version: train it again")
+    return FewStepModel(denoiser, tuple(map(float, window["power_limits"])), sampler, check)
 
 
 def load_model(

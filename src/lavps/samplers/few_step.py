@@ -6,9 +6,10 @@ input beyond x_t and t: the measurement enters by the data steps alone, so one m
 operator. Without training it is the prior, and the sampler is TunedPIR, whose last data step leaves
 unobserved details to the network (``full_draw`` is off).
 
-**Safeguard.** Before each data step, the misfit of the prediction relative to the expected one
-(:func:`~lavps.data_step.misfit.relative_misfit`) is compared with its 99 % quantile in training. Above it,
-the prediction is replaced by the prior's, for this sample and step. An accepted one costs no evaluation.
+**Safeguard.** The residual :math:`x_t - \alpha_t x_0` of a prediction must be noise. Its power at low
+frequencies (:func:`~lavps.data_step.residuals.residual_power`) is compared with twice its 99 % quantile in
+training. Above it, the prediction is replaced by the prior's, for this sample and step. An accepted one costs
+no evaluation.
 Nonlinear operators and other noise than Gaussian are left to the prior: trained through data steps that
 linearize them, the network gets worse there.
 """
@@ -23,16 +24,12 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..data_step import Covariance
-from ..data_step.misfit import relative_misfit
+from ..data_step.residuals import residual_power
 from ..priors import CountingPrior, Prior
 from ..priors.protocol import WrappedPrior
-from ..random import Purpose
 from .base import Progress, Run, Sampler
 from .serialization import Unbound
 from .tuned import TunedPIR
-
-_PROBE = 3  # index of the safeguard's noise
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class FewStepModel(WrappedPrior):
 
     Args:
         prior: Fine-tuned denoiser.
-        limits: K largest accepted relative misfits, one per evaluation; infinite ones accept everything.
+        limits: Largest accepted powers of the residual, one per evaluation; infinite ones accept everything.
         sampler: Sampler of the training; default: the schedule for any task, ``full_draw`` off.
         check_prior: Function that raises an error for a prior other than that of the training.
     """
@@ -73,7 +70,7 @@ class FewStep(Sampler):
         prior: Denoiser D.
         model: Few-step model of this prior.
         evaluations: Number K of evaluations, that of the model's training.
-        safeguard: Whether predictions with a large misfit are replaced by the prior's.
+        safeguard: Whether predictions whose residual is not noise are replaced by the prior's.
 
     Example:
         >>> import lavps
@@ -118,29 +115,28 @@ class FewStep(Sampler):
                 yield replace(progress, accepted=none)
             return
         tuned = self.model.sampler_for(self.prior)
-        guarded = SafeguardedPrior(run, self.model, tuned.covariance, self.safeguard)
+        guarded = SafeguardedPrior(run, self.model, self.safeguard)
         for progress in tuned.steps(replace(run, prior=guarded)):
             yield replace(progress, accepted=guarded.accepted if self.safeguard else None)
 
 
 class SafeguardedPrior(CountingPrior):
-    """The model's predictions in one run, replaced by the prior's where their misfit is too large.
+    """The model's predictions in one run, replaced by the prior's where their residual is not noise.
 
     Args:
         run: Run whose prior is to be replaced.
         model: Few-step model.
-        covariance: Covariance of x_0 given x_t, of the data step.
         active: Whether predictions are judged at all.
 
     Attributes:
         accepted: Decision of the last evaluation, shape (B,).
-        misfits: Relative misfits of all evaluations, (B,) each.
+        powers: Powers of the residuals of all evaluations, (B,) each.
     """
 
-    def __init__(self, run: Run, model: FewStepModel, covariance: Covariance, active: bool) -> None:
+    def __init__(self, run: Run, model: FewStepModel, active: bool) -> None:
         super().__init__(run.prior)
-        self.run, self.model, self.covariance, self.active = run, model, covariance, active
-        self.accepted, self.misfits = torch.ones(len(run.measured), dtype=torch.bool), list[Tensor]()
+        self.run, self.model, self.active = run, model, active
+        self.accepted, self.powers = torch.ones(len(run.measured), dtype=torch.bool), list[Tensor]()
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Return the accepted predictions of the model, and the prior's in place of the others."""
@@ -148,12 +144,10 @@ class SafeguardedPrior(CountingPrior):
         self.run.prior.forwards += len(x_t)
         if not self.active:
             return x_0
-        level = self.schedule.noise_level(t)
-        probe = self.run.normal(Purpose.DATA_STEP, 0, _PROBE)
-        limit = self.model.limits[self.run.taken + len(self.misfits)]
-        self.misfits.append(relative_misfit(self.run.measured, x_0, self.covariance, level, probe))
-        accepted = self.misfits[-1] <= limit
-        self.accepted = accepted.cpu()  # a misfit that is not a number is rejected
+        limit = self.model.limits[self.run.taken + len(self.powers)]
+        self.powers.append(residual_power(x_t, x_0, self.schedule, t))
+        accepted = self.powers[-1] <= limit
+        self.accepted = accepted.cpu()  # a power that is not a number is rejected
         rejected = (~accepted).nonzero().squeeze(1)
         if len(rejected) == 0:
             return x_0

@@ -34,8 +34,8 @@ from ..samplers.few_step import FewStepModel, SafeguardedPrior
 from .scores import score_of, simulate_family
 
 _VALIDATION_SEED = 1 << 30
-_ACCEPTED = 0.99  # share of held-out predictions that the safeguard accepts
-_MARGIN = 1.1  # on the quantiles, which are estimated
+_QUANTILE = 0.99  # of held-out predictions
+_MARGIN = 2.0  # on the quantiles: measurements unlike those of the training have larger ones
 
 
 class FewStepTask:
@@ -111,18 +111,18 @@ class FewStepTask:
 
     @torch.no_grad()
     def limits(self, images: Tensor) -> tuple[float, ...]:
-        """Return the largest relative misfits that the safeguard accepts, one per evaluation."""
+        """Return the largest powers of the residual that the safeguard accepts, one per evaluation."""
         found: list[list[Tensor]] = [[] for _ in self.sampler.levels]
         for family in self.families:
             problem = simulate_family(images, range(len(images)), family, self.noise, _VALIDATION_SEED)
             streams = NoiseStreams.from_seed(len(images), _VALIDATION_SEED)
             run = Run(CountingPrior(self.prior), problem, streams)
-            judged = SafeguardedPrior(run, self.model, self.sampler.covariance, True)
+            judged = SafeguardedPrior(run, self.model, True)
             for _ in self.sampler.steps(replace(run, prior=judged)):
                 pass
-            for step, misfits in zip(found, judged.misfits, strict=True):
-                step.append(misfits.double().cpu())
-        quantiles = [torch.cat(step).quantile(_ACCEPTED) for step in found]
+            for step, powers in zip(found, judged.powers, strict=True):
+                step.append(powers.double().cpu())
+        quantiles = [torch.cat(step).quantile(_QUANTILE) for step in found]
         return tuple(float(f"{_MARGIN * float(value):.4g}") for value in quantiles)
 
     def describe(self) -> dict[str, Any]:

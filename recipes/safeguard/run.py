@@ -25,7 +25,7 @@ from lavps.operators.registry import family_from
 from lavps.priors import CountingPrior
 from lavps.random import NoiseStreams
 from lavps.samplers.base import Run
-from lavps.samplers.few_step import SafeguardedPrior
+from lavps.samplers.few_step import JudgedModel
 from lavps.training.crops import RandomCrops
 from lavps.training.data import ImageData
 
@@ -165,19 +165,18 @@ class Study:
         y = lavps.InverseProblem.simulate(x, operator, true, SEED, self.items).y
         problem = lavps.InverseProblem(y, operator, lavps.GaussianNoise(setting.noise))
         model = self.damaged(setting.damage) if setting.damage else self.model
-        powers: list[Tensor] = []
-        samples = {}
-        for name, limits in (("model", (torch.inf,) * len(model.limits)), ("safeguarded", model.limits)):
-            run = Run(CountingPrior(self.prior), problem, NoiseStreams.from_seed(len(x), SEED, self.items))
-            guarded = SafeguardedPrior(run, replace(model, limits=limits), True)
-            *_, last = model.sampler_for(self.prior).steps(replace(run, prior=guarded))
-            samples[name], powers = last.x_0, powers or guarded.powers
+        run = Run(CountingPrior(self.prior), problem, NoiseStreams.from_seed(len(x), SEED, self.items))
+        judged = JudgedModel(run, model)
+        *_, last = model.sampler_for(self.prior).steps(replace(run, prior=judged))
+        samples = {"model": last.x_0}
+        guarded = lavps.FewStep(self.prior, model).sample(problem, seed=SEED, items=self.items)
         plain = lavps.TunedPIR.universal(self.prior, len(model.limits)).sample(
             problem, seed=SEED, items=self.items
         )
-        assert plain.samples is not None
-        samples["prior"] = plain.samples[:, 0]
-        relative = torch.stack([p / limit for p, limit in zip(powers, model.limits, strict=True)])
+        for name, posterior in (("safeguarded", guarded), ("prior", plain)):
+            assert posterior.samples is not None
+            samples[name] = posterior.samples[:, 0]
+        relative = torch.stack([p / limit for p, limit in zip(judged.powers, model.limits, strict=True)])
         found = {name: self.lpips(sample, x).tolist() for name, sample in samples.items()}
         rounded = {name: [round(value, 5) for value in values] for name, values in found.items()}
         largest = [round(value, 4) for value in relative.amax(0).tolist()]

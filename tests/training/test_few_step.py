@@ -49,10 +49,10 @@ def test_without_training_it_is_the_tuned_sampler() -> None:
 
 
 @pytest.mark.parametrize("task", ["sr4", "inpainting"])
-def test_predictions_whose_residual_is_not_noise_are_replaced_by_the_priors(task: str) -> None:
+def test_samples_with_a_residual_that_is_not_noise_are_the_priors(task: str) -> None:
     prior = oracle_mixture(seed=1)
     _, problem = oracle_problem(prior, task, 3, seed=1)
-    plain = replace(lavps.TunedPIR.universal(prior, 4), full_draw=False).sample(problem, 2, seed=5)
+    plain = lavps.TunedPIR.universal(prior, 4).sample(problem, 2, seed=5)
     wrong = lavps.FewStepModel(Shifted(prior, 30.0), (9.0,) * 4)
     with pytest.warns(OutOfDistributionWarning):
         found = lavps.FewStep(prior, wrong).sample(problem, 2, seed=5)
@@ -60,7 +60,21 @@ def test_predictions_whose_residual_is_not_noise_are_replaced_by_the_priors(task
     assert found.trace.forwards == 8
     assert float(found.trace.acceptance) == 0
     unguarded = lavps.FewStep(prior, wrong, safeguard=False).sample(problem, 2, seed=5)
+    assert unguarded.trace.forwards == 4
     assert not torch.allclose(unguarded.samples, plain.samples, atol=0.1)
+
+
+def test_one_rejected_sample_leaves_the_others_to_the_model() -> None:
+    prior = oracle_mixture(seed=1)
+    _, problem = oracle_problem(prior, "sr4", 3, seed=1)
+    plain = lavps.TunedPIR.universal(prior, 4).sample(problem, 2, seed=5).samples
+    model = lavps.FewStep(prior, lavps.FewStepModel(prior, ALL)).sample(problem, 2, seed=5).samples
+    limits = (math.inf, math.inf, 1.0, math.inf)  # of the third evaluation alone
+    some = lavps.FewStep(prior, lavps.FewStepModel(prior, limits)).sample(problem, 2, seed=5)
+    rejected, kept = ((some.samples - x).abs().flatten(2).amax(2) < 1e-5 for x in (plain, model))
+    assert torch.equal(rejected, ~kept)
+    assert 0 < int(rejected.sum()) < 6
+    assert some.trace.forwards == pytest.approx(4 + 4 * float(rejected.double().mean()))
 
 
 def test_nonlinear_operators_are_left_to_the_prior() -> None:

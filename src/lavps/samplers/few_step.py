@@ -8,15 +8,15 @@ unobserved details to the network (``full_draw`` is off).
 
 **Safeguard.** The residual :math:`x_t - \alpha_t x_0` of a prediction must be noise. Its power at low
 frequencies (:func:`~lavps.data_step.residuals.residual_power`) is compared with twice its 99 % quantile in
-training. Above it, the prediction is replaced by the prior's, for this sample and step. An accepted one costs
-no evaluation.
+training. A sample with one prediction above it is rejected and drawn again, with the prior and the schedule
+for any task. An accepted one costs no evaluation.
 Nonlinear operators and other noise than Gaussian are left to the prior: trained through data steps that
 linearize them, the network gets worse there.
 """
 
 from __future__ import annotations
 
-__all__ = ["FewStep", "FewStepModel", "SafeguardedPrior"]
+__all__ = ["FewStep", "FewStepModel", "JudgedModel"]
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -63,14 +63,14 @@ class FewStepModel(WrappedPrior):
 class FewStep(Sampler):
     """TunedPIR with a denoiser that was fine-tuned through it, safeguarded; biased as TunedPIR is.
 
-    Reference: this library. Evaluations of the model count as denoiser evaluations; a rejected prediction
-    adds one, of the prior.
+    Reference: this library. Evaluations of the model count as denoiser evaluations; a rejected sample takes
+    as many of the prior.
 
     Args:
         prior: Denoiser D.
         model: Few-step model of this prior.
         evaluations: Number K of evaluations, that of the model's training.
-        safeguard: Whether predictions whose residual is not noise are replaced by the prior's.
+        safeguard: Whether samples with a residual that is not noise are replaced by the prior's.
 
     Example:
         >>> import lavps
@@ -108,48 +108,49 @@ class FewStep(Sampler):
         return self.evaluations
 
     def steps(self, run: Run) -> Iterator[Progress]:
-        """Those of TunedPIR, with safeguarded predictions for linear operators."""
+        """Those of TunedPIR, with the model's predictions for linear operators."""
+        plain = TunedPIR.universal(self.prior, self.evaluations)
         if not run.measured.is_linear_gaussian:
             none = torch.zeros(len(run.measured), dtype=torch.bool)
-            for progress in TunedPIR.universal(self.prior, self.evaluations).steps(run):
+            for progress in plain.steps(run):
                 yield replace(progress, accepted=none)
             return
-        tuned = self.model.sampler_for(self.prior)
-        guarded = SafeguardedPrior(run, self.model, self.safeguard)
-        for progress in tuned.steps(replace(run, prior=guarded)):
-            yield replace(progress, accepted=guarded.accepted if self.safeguard else None)
+        judged = JudgedModel(run, self.model)
+        for progress in self.model.sampler_for(self.prior).steps(replace(run, prior=judged)):
+            if not self.safeguard:
+                yield progress
+                continue
+            x_0, state = progress.x_0, {**(progress.state or {}), "accepted": judged.accepted}
+            rejected = (~judged.accepted).nonzero().squeeze(1)
+            if len(judged.powers) + run.taken == self.evaluations and len(rejected):
+                rows = run.measured.select(rejected), run.noise.select(rejected.tolist())
+                *_, again = plain.steps(Run(run.prior, *rows))
+                x_0 = x_0.index_copy(0, rejected.to(x_0.device), again.x_0)
+            yield replace(progress, x_0=x_0, accepted=judged.accepted, state=state)
 
 
-class SafeguardedPrior(CountingPrior):
-    """The model's predictions in one run, replaced by the prior's where their residual is not noise.
+class JudgedModel(CountingPrior):
+    """The model's predictions in one run, each judged by its residual.
 
     Args:
         run: Run whose prior is to be replaced.
         model: Few-step model.
-        active: Whether predictions are judged at all.
 
     Attributes:
-        accepted: Decision of the last evaluation, shape (B,).
+        accepted: Samples of which no prediction has been rejected, shape (B,).
         powers: Powers of the residuals of all evaluations, (B,) each.
     """
 
-    def __init__(self, run: Run, model: FewStepModel, active: bool) -> None:
+    def __init__(self, run: Run, model: FewStepModel) -> None:
         super().__init__(run.prior)
-        self.run, self.model, self.active = run, model, active
-        self.accepted, self.powers = torch.ones(len(run.measured), dtype=torch.bool), list[Tensor]()
+        self.run, self.model, self.powers = run, model, list[Tensor]()
+        self.accepted = run.state.get("accepted", torch.ones(len(run.measured), dtype=torch.bool)).cpu()
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """Return the accepted predictions of the model, and the prior's in place of the others."""
+        """Return the predictions of the model."""
         x_0 = self.model.denoise(x_t, t)
         self.run.prior.forwards += len(x_t)
-        if not self.active:
-            return x_0
         limit = self.model.limits[self.run.taken + len(self.powers)]
         self.powers.append(residual_power(x_t, x_0, self.schedule, t))
-        accepted = self.powers[-1] <= limit
-        self.accepted = accepted.cpu()  # a power that is not a number is rejected
-        rejected = (~accepted).nonzero().squeeze(1)
-        if len(rejected) == 0:
-            return x_0
-        times = t if t.ndim == 0 else t[rejected.cpu()]
-        return x_0.index_copy(0, rejected, self.prior.denoise(x_t[rejected], times))
+        self.accepted = self.accepted & (self.powers[-1] <= limit).cpu()  # not a number: rejected
+        return x_0

@@ -30,7 +30,7 @@ from ..operators.families import OperatorFamily
 from ..priors import CountingPrior, EDMPrior, NetworkPrior
 from ..random import NoiseStreams
 from ..samplers.base import Run
-from ..samplers.few_step import FewStepModel, SafeguardedPrior
+from ..samplers.few_step import FewStepModel, JudgedModel
 from .scores import score_of, simulate_family
 
 _VALIDATION_SEED = 1 << 30
@@ -117,7 +117,7 @@ class FewStepTask:
             problem = simulate_family(images, range(len(images)), family, self.noise, _VALIDATION_SEED)
             streams = NoiseStreams.from_seed(len(images), _VALIDATION_SEED)
             run = Run(CountingPrior(self.prior), problem, streams)
-            judged = SafeguardedPrior(run, self.model, True)
+            judged = JudgedModel(run, self.model)
             for _ in self.sampler.steps(replace(run, prior=judged)):
                 pass
             for step, powers in zip(found, judged.powers, strict=True):

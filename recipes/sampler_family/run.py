@@ -1,6 +1,6 @@
 """One family of samplers against exact posteriors, each tuned for the prior, at few denoiser evaluations.
 
-python -m recipes.sampler_family.run                                      # about two hours on one core
+python -m recipes.sampler_family.run                                      # about an hour on one core
 python -m recipes.sampler_family.run --seeds 0 --observations 1 --trials 2 --evaluations 8 --pages /tmp/family
 """
 
@@ -32,6 +32,7 @@ from ..common.pages import read, versions_of, write_json, write_page
 from ..common.search import SPACES, best
 
 FLOOR, UNGUIDED, LEARNED = "exact posterior (floor)", "DDIM (no measurement)", "TunedPIR (learned schedule)"
+MARGIN = 0.003
 OURS = (LEARNED, "WienerPIR", "MGDM (linearized)")
 TUNING_SEED, TUNING_OBSERVATIONS = 100, 4  # of the observations on which samplers are tuned
 
@@ -44,7 +45,7 @@ class Config:
     """Folder of the page and its numbers."""
     work: Path = Path("runs/studies/sampler_family")
     """Working folder; results found there are used."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1)
     """Seeds of the means of the mixtures."""
     observations: int = 8
     """Number of observations per mixture and task."""
@@ -167,9 +168,9 @@ def table(rows: list[dict[str, Any]], counts: list[int]) -> str:
     return markdown_table(head, lines)
 
 
-def first(rows: list[dict[str, Any]]) -> str:
-    """Return, for each task and number of evaluations, the best of our samplers beside the best of the others."""
-    lines = []
+def leaders(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, Any], dict[str, Any]]]:
+    """Return, for each task and number of evaluations, the best of our samplers and the best of the others."""
+    found = []
     for task, count in dict.fromkeys((row["task"], row["evaluations"]) for row in rows):
         here = [row for row in rows if (row["task"], row["evaluations"]) == (task, count)]
         ours, other = (
@@ -179,6 +180,14 @@ def first(rows: list[dict[str, Any]]) -> str:
             )
             for own in (True, False)
         )
+        found.append((task, count, ours, other))
+    return found
+
+
+def first(rows: list[dict[str, Any]]) -> str:
+    """Return a table of the best of our samplers beside the best of the others."""
+    lines = []
+    for task, count, ours, other in leaders(rows):
         paired = [a - b for a, b in zip(ours["sw2_by_item"], other["sw2_by_item"], strict=True)]
         error = standard_error({"sw2_by_item": paired})
         names = [
@@ -187,6 +196,24 @@ def first(rows: list[dict[str, Any]]) -> str:
         ]
         lines.append([TITLES[task], str(count), *names, f"{mean(paired):+.3f} ± {error:.3f}"])
     return markdown_table(["task", "evaluations", "best of ours", "best of the others", "difference"], lines)
+
+
+def answer(rows: list[dict[str, Any]]) -> str:
+    """Return the sentence that says where ours are the closest, and where not."""
+    gaps = [
+        (
+            f"{TITLES[task]} at {count}",
+            mean(ours["sw2_by_item"]) - mean(other["sw2_by_item"]),
+            other["method"],
+        )
+        for task, count, ours, other in leaders(rows)
+    ]
+    behind = [f"{where} ({name}, by {gap:.3f})" for where, gap, name in gaps if gap > MARGIN]
+    text = (
+        f"For {sum(gap <= 0 for _, gap, _ in gaps)} of {len(gaps)} tasks and numbers of evaluations, one of our samplers without "
+        f"gradients is the closest to the exact posterior; for {len(gaps) - len(behind)} it is within {MARGIN} of the closest."
+    )
+    return text + (f" Behind: {'; '.join(behind)}." if behind else "")
 
 
 def main(config: Config) -> None:
@@ -221,6 +248,7 @@ def main(config: Config) -> None:
         samples=result["samples"],
         trials=result["trials"],
         iterations=result["iterations"],
+        answer=answer(rows),
         first=first(rows),
         tables="\n\n".join(tables),
     )

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import optuna
@@ -175,6 +176,9 @@ class Config:
         if not self.page_only:
             declared = declare_torchvision()  # lives as long as this object
             study = Study(self)
+            size = {"images": self.test_count, "samples": self.samples, "trials": self.trials}
+            size |= {"validation": self.validation_count}
+            records = [r for r in records if size.items() <= r.items()]
             done = {(r["task"], r["name"]) for r in records}
             for task in self.tasks:
                 for name in (*PEERS, *study.ours):
@@ -265,7 +269,7 @@ class Study:
             values = {name: trial.suggest_float(name, *ends, log=True) for name, ends in peer.space.items()}
             parts = [self.draw(peer, self.prior, problem, values, seed) for seed in range(2)]
             found = self.scores(x, problem, torch.stack(parts, dim=1))
-            return mean(found["lpips"]) + mean(found["crps"])
+            return fmean(found["lpips"]) + fmean(found["crps"])
 
         study.optimize(loss, n_trials=self.config.trials)
         return {field: float(f"{value:.3g}") for field, value in study.best_params.items()}
@@ -279,11 +283,6 @@ class Study:
             return peer.draw(prior, problem, self.config.evaluations, values).detach()
 
 
-def mean(values: list[float]) -> float:
-    """Return the mean."""
-    return sum(values) / len(values)
-
-
 def fields(records: list[Record]) -> dict[str, str]:
     """Return the tables, and the numbers of the prose."""
     tables, firsts = [], []
@@ -293,15 +292,15 @@ def fields(records: list[Record]) -> dict[str, str]:
             [
                 r["name"],
                 f"{r['forwards']:g}",
-                *(f"{mean(r[score]):.4f}" for score in ("lpips", "crps")),
-                f"{mean(r['chi_square']):.2f}",
+                *(f"{fmean(r[score]):.4f}" for score in ("lpips", "crps")),
+                f"{fmean(r['chi_square']):.2f}",
                 ", ".join(f"{name.strip('_')} {value}" for name, value in r["settings"].items()) or "-",
             ]
             for r in here
         ]
         head = ["sampler", "evaluations", "LPIPS", "CRPS", "chi²", "fields found by the tuning"]
         tables.append(f"**{TITLES[task]}**\n\n{markdown_table(head, rows)}")
-        best = {score: min(here, key=lambda r: mean(r[score]))["name"] for score in ("lpips", "crps")}
+        best = {score: min(here, key=lambda r: fmean(r[score]))["name"] for score in ("lpips", "crps")}
         firsts.append(f"{TITLES[task]}: {best['lpips']} (LPIPS), {best['crps']} (CRPS)")
     first = records[0]
     return {

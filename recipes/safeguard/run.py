@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -229,16 +230,11 @@ def draw(records: list[Record], file: Path) -> None:
     figure.savefig(file, dpi=130)
 
 
-def mean(values: list[float]) -> float:
-    """Return the mean of some numbers."""
-    return sum(values) / len(values)
-
-
 def fields(records: list[Record]) -> dict[str, str]:
     """Return the table, and the numbers of the prose."""
     rows = []
     for record in records:
-        scores = [f"{mean(record[name]):.4f}" for name in ("model", "safeguarded", "prior")]
+        scores = [f"{fmean(record[name]):.4f}" for name in ("model", "safeguarded", "prior")]
         worse = sum(a > b for a, b in zip(record["model"], record["prior"], strict=True))
         rejected = sum(power > 1 for power in record["power"])
         count = record["images"]
@@ -246,7 +242,7 @@ def fields(records: list[Record]) -> dict[str, str]:
             [record["group"], record["setting"], *scores, f"{worse} of {count}", f"{rejected} of {count}"]
         )
     sound = [r for r in records if "damaged" not in r["setting"]]
-    behind = [r["setting"] for r in sound if mean(r["safeguarded"]) > mean(r["prior"]) + 0.003]
+    behind = [r["setting"] for r in sound if fmean(r["safeguarded"]) > fmean(r["prior"]) + 0.003]
     rejected = sum(power > 1 for r in sound for power in r["power"])
     damaged = [
         f"{sum(power > 1 for r in found for power in r['power'])} of {sum(r['images'] for r in found)} at {damage}"
@@ -254,7 +250,7 @@ def fields(records: list[Record]) -> dict[str, str]:
         if (found := [r for r in records if r["setting"].endswith(f"damaged by {damage}")])
     ]
     head = ["", "setting", "model", "safeguarded", "prior", "model worse", "rejected"]
-    lower = sum(mean(r["model"]) < mean(r["prior"]) for r in sound)
+    lower = sum(fmean(r["model"]) < fmean(r["prior"]) for r in sound)
     higher = (
         f"higher by more than 0.003 in {len(behind)} ({'; '.join(behind)})" if behind else "level elsewhere"
     )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import optuna
@@ -104,7 +105,8 @@ def measure(config: Config) -> list[dict[str, Any]]:
     """Tune every sampler and score it on all mixtures; one row per task, number of evaluations and method."""
     rows: dict[tuple[str, int, str], dict[str, Any]] = {}
     for seed, task, evaluations in product(config.seeds, TASKS, config.evaluations):
-        file = config.work / f"{seed}-{task}-{evaluations}.json"
+        size = f"{config.observations}-{config.samples}-{config.trials}-{config.iterations}"
+        file = config.work / f"{seed}-{task}-{evaluations}-{size}.json"
         if not file.exists():
             found = measured(config, seed, task, evaluations)
             config.work.mkdir(parents=True, exist_ok=True)
@@ -143,11 +145,6 @@ def measured(config: Config, seed: int, task: Task, evaluations: int) -> dict[st
     }
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of some numbers."""
-    return sum(values) / len(values)
-
-
 def table(rows: list[dict[str, Any]], counts: list[int]) -> str:
     """Return the distances of one task, a column per number of evaluations."""
     shown = 25 if 25 in counts else counts[-1]
@@ -157,13 +154,13 @@ def table(rows: list[dict[str, Any]], counts: list[int]) -> str:
     for name in dict.fromkeys(row["method"] for row in rows):
         found = {row["evaluations"]: row for row in rows if row["method"] == name}
         cells = [
-            f"{mean(found[count]['sw2_by_item']):.3f} ± {standard_error(found[count]):.3f}"
+            f"{fmean(found[count]['sw2_by_item']):.3f} ± {standard_error(found[count]):.3f}"
             if count in found
             else "-"
             for count in counts
         ]
         middle = found.get(shown, list(found.values())[-1])
-        ratio, backwards = mean(middle["std_ratio_by_mixture"]), middle["backwards"]
+        ratio, backwards = fmean(middle["std_ratio_by_mixture"]), middle["backwards"]
         lines.append([name, *cells, f"{ratio:.2f}", f"{backwards:.0f}"])
     return markdown_table(head, lines)
 
@@ -176,7 +173,7 @@ def leaders(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, Any], 
         ours, other = (
             min(
                 (r for r in here if r["method"] != FLOOR and (r["method"] in OURS) == own),
-                key=lambda row: mean(row["sw2_by_item"]),
+                key=lambda row: fmean(row["sw2_by_item"]),
             )
             for own in (True, False)
         )
@@ -191,10 +188,10 @@ def first(rows: list[dict[str, Any]]) -> str:
         paired = [a - b for a, b in zip(ours["sw2_by_item"], other["sw2_by_item"], strict=True)]
         error = standard_error({"sw2_by_item": paired})
         names = [
-            f"{row['method']}: {mean(row['sw2_by_item']):.3f}, {row['backwards']:.0f} backward passes"
+            f"{row['method']}: {fmean(row['sw2_by_item']):.3f}, {row['backwards']:.0f} backward passes"
             for row in (ours, other)
         ]
-        lines.append([TITLES[task], str(count), *names, f"{mean(paired):+.3f} ± {error:.3f}"])
+        lines.append([TITLES[task], str(count), *names, f"{fmean(paired):+.3f} ± {error:.3f}"])
     return markdown_table(["task", "evaluations", "best of ours", "best of the others", "difference"], lines)
 
 
@@ -203,7 +200,7 @@ def answer(rows: list[dict[str, Any]]) -> str:
     gaps = [
         (
             f"{TITLES[task]} at {count}",
-            mean(ours["sw2_by_item"]) - mean(other["sw2_by_item"]),
+            fmean(ours["sw2_by_item"]) - fmean(other["sw2_by_item"]),
             other["method"],
         )
         for task, count, ours, other in leaders(rows)

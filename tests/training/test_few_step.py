@@ -200,6 +200,11 @@ def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.Captur
         change = 0.5 if old is next(first.prior.network.parameters()) else 0.0
         torch.testing.assert_close(new, old + change, atol=1e-6, rtol=0)
 
+    config = tmp_path / "third" / "model" / "config.json"
+    config.write_text(config.read_text().replace("power_limits", "limits"))
+    with pytest.raises(ValueError, match="earlier version: train it again"):
+        load_few_step(config.parent)
+
     capsys.readouterr()
     main(["info", str(run / "model")])
     assert "evaluations: 4" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..schedule import Schedule
 from ..transitions import per_sample
 
-_LONGEST = 16  # pixels: shorter waves do not count
+_SHORTEST = 16  # pixels: shorter waves do not count
 
 
 def residual_power(x_t: Tensor, x_0: Tensor, schedule: Schedule, t: Tensor) -> Tensor:
@@ -31,6 +31,6 @@ def residual_power(x_t: Tensor, x_0: Tensor, schedule: Schedule, t: Tensor) -> T
     power = torch.fft.fftn(((x_t - alpha * x_0) / sigma).float(), dim=axes, norm="ortho").abs().square()
     low = torch.ones((), dtype=torch.bool, device=x_t.device)
     for size in x_t.shape[2:]:
-        low = low.unsqueeze(-1) & (torch.fft.fftfreq(size, device=x_t.device).abs() * _LONGEST <= 1.0)
+        low = low.unsqueeze(-1) & (torch.fft.fftfreq(size, device=x_t.device).abs() * _SHORTEST <= 1.0)
     found: Tensor = power[..., low].flatten(1).mean(1)
     return found

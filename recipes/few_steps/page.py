@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from lavps.benchmark.figures import matplotlib_figure
@@ -21,9 +21,9 @@ DAPS = "DAPS"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
 # Numbers of denoiser evaluations of the samplers that are tuned for each task.
 BUDGETS = {
-    DIFFPIR: (4, 8, 12, 25),
+    DIFFPIR: (4, 8, 12, 25, 50),
     DDNM: (4, 8, 25),
-    WIENER: (4, 8, 12, 25),
+    WIENER: (4, 8, 12, 25, 50),
     DAPS: (25,),
     LINEARIZED: (25,),
 }
@@ -34,7 +34,7 @@ NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
 LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
 # Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.
 COMPARED = ((TRAINED, 4, 25), (LEARNED, 8, 25), (LEARNED, 8, 8), (LEARNED, 4, 4))
-COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25))
+COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25, 50))
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
@@ -57,7 +57,9 @@ class Page:
                     points = [r for r in self.records if r["task"] == task and r["name"] == name]
                     counts = [r["evaluations"] for r in points]
                     style = "o-" if len(BUDGETS.get(name, (4, 8))) > 1 else "s"
-                    axis.plot(counts, [mean(r[score]) for r in points], style, color=colour, label=name, ms=4)
+                    axis.plot(
+                        counts, [fmean(r[score]) for r in points], style, color=colour, label=name, ms=4
+                    )
                 axis.set_xscale("log")
                 axis.set_xticks(self.evaluations, [str(count) for count in self.evaluations], minor=False)
                 axis.minorticks_off()
@@ -78,8 +80,8 @@ class Page:
             [
                 TITLES[r["task"]],
                 r["name"],
-                f"{mean(r['lpips']):.4f}",
-                f"{mean(r['crps']):.4f}",
+                f"{fmean(r['lpips']):.4f}",
+                f"{fmean(r['crps']):.4f}",
                 f"{r['mean_chi_square']:.2f}",
                 f"{r['mean_forwards']:.2f}",
             ]
@@ -120,11 +122,11 @@ class Page:
                 r["name"],
                 str(r["evaluations"]),
                 f"{r['mean_backwards']:.0f}",
-                f"{mean(r['lpips']):.4f}",
-                f"{mean(r['crps']):.4f}",
+                f"{fmean(r['lpips']):.4f}",
+                f"{fmean(r['crps']):.4f}",
                 f"{r['mean_psnr']:.2f}",
                 f"{r['mean_chi_square']:.2f}",
-                f"{100 * mean(r['coverage']):.0f} %",
+                f"{100 * fmean(r['coverage']):.0f} %",
             ]
             for r in self.records
             if r["task"] == task
@@ -141,7 +143,7 @@ class Page:
         rows, first = [], 0
         for task in tasks:
             there = {method: found[(task, *method)] for method in SHOWN if (task, *method) in found}
-            first += min(there, key=lambda method: mean(there[method]))[0] == DIFFPIR
+            first += min(there, key=lambda method: fmean(there[method]))[0] == DIFFPIR
             rows.append([TITLES[task], *(with_error(there[m]) if m in there else "-" for m in SHOWN)])
         table = markdown_table(["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)], rows)
         return f"{table}\n\nDiffPIR has the lowest mean on {first} of {len(tasks)} tasks."
@@ -164,8 +166,8 @@ class Page:
     def ahead(self, both: list[tuple[str, Record, Record]]) -> tuple[list[str], list[str], list[str]]:
         """Return the tasks with non-inferior LPIPS, with lower CRPS, and with a coverage nearer to the nominal one."""
         near = [t for t, a, b in both if non_inferiority(b["lpips"], a["lpips"]).is_non_inferior]
-        lower = [t for t, a, b in both if mean(a["crps"]) < mean(b["crps"])]
-        off = [(t, *(abs(mean(r["coverage"]) - r["nominal"]) for r in (a, b))) for t, a, b in both]
+        lower = [t for t, a, b in both if fmean(a["crps"]) < fmean(b["crps"])]
+        off = [(t, *(abs(fmean(r["coverage"]) - r["nominal"]) for r in (a, b))) for t, a, b in both]
         return near, lower, [task for task, ours, theirs in off if ours < theirs]
 
     def verdicts(self) -> str:
@@ -194,8 +196,8 @@ class Page:
             for count in self.evaluations:
                 there = [r for r in self.records if (r["task"], r["evaluations"]) == (task, count)]
                 if len(there) > 1:
-                    best_of = {score: min(there, key=lambda r: mean(r[score])) for score in SCORES}
-                    shown = [f"{r['name']} {mean(r[score]):.4f}" for score, r in best_of.items()]
+                    best_of = {score: min(there, key=lambda r: fmean(r[score])) for score in SCORES}
+                    shown = [f"{r['name']} {fmean(r[score]):.4f}" for score, r in best_of.items()]
                     rows.append([TITLES[task], str(count), *shown, str(len(there))])
         return ["task", "evaluations", *SCORES.values(), "samplers"], rows
 
@@ -217,8 +219,8 @@ class Page:
                 verdict = "yes" if test.is_non_inferior else "no"
                 shown = f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}"
                 what = f"{name} at {count} against {rival} at {other}"
-                covered = " and ".join(f"{100 * mean(r['coverage']):.0f}" for r in (ours, theirs)) + " %"
-                lines.append([TITLES[task], what, shown, verdict, f"{mean(difference):+.4f}", covered])
+                covered = " and ".join(f"{100 * fmean(r['coverage']):.0f}" for r in (ours, theirs)) + " %"
+                lines.append([TITLES[task], what, shown, verdict, f"{fmean(difference):+.4f}", covered])
         return lines
 
     def find(self, task: str, name: str, evaluations: int) -> Record | None:
@@ -229,9 +231,4 @@ class Page:
 
 def with_error(values: list[float]) -> str:
     """Return the mean of values and its standard error."""
-    return f"{mean(values):.2f} ± {stdev(values) / len(values) ** 0.5:.2f}"
-
-
-def mean(values: list[float]) -> float:
-    """Return the mean of some numbers."""
-    return sum(values) / len(values)
+    return f"{fmean(values):.2f} ± {stdev(values) / len(values) ** 0.5:.2f}"

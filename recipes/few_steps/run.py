@@ -6,6 +6,7 @@ python -m recipes.few_steps.run --data DATA --lpips FILE
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, ClassVar, cast
 
 import optuna
@@ -43,7 +44,6 @@ from .page import (
     WIENER,
     Page,
     Record,
-    mean,
 )
 
 
@@ -60,7 +60,7 @@ class Config(Study):
     """Tasks that no training or tuning saw."""
     samplers: tuple[str, ...] = tuple(BUDGETS)
     """Samplers that are tuned for each task."""
-    evaluations: tuple[int, ...] = (4, 8, 12, 25)
+    evaluations: tuple[int, ...] = (4, 8, 12, 25, 50)
     """Numbers of denoiser evaluations."""
     learned: tuple[int, ...] = (4, 8)
     """Numbers of evaluations of the learned schedules."""
@@ -157,7 +157,7 @@ class Config(Study):
 
         def loss(settings: Settings) -> float:
             rows = runner.run(settings)
-            return float(row_means(rows)["lpips"] or 0.0) + mean([row["crps"] for row in rows])
+            return float(row_means(rows)["lpips"] or 0.0) + fmean([row["crps"] for row in rows])
 
         return best(name, evaluations, self.trials, loss)
 

@@ -3,6 +3,8 @@ r"""Coverage of intervals before and after a conformal correction, and p values 
     python -m recipes.calibration.run --data DATA                       # faces
     python -m recipes.calibration.run --data DATA --prior zoo/photos64 --crops \
         --references 120 --test-count 100 --rights 100                  # crops of photographs
+    python -m recipes.calibration.run --data DATA --evaluations 25 \
+        --count 80 --references 110 --test-count 60 --rights 60         # more evaluations
 
 The correction is learned on validation images and tested on test images. Samples and statistics are stored in the
 working folder, per image, so that a stopped study continues.

@@ -19,6 +19,7 @@ from lavps.benchmark import Benchmark, MeasurementSet, MeasurementSettings, Mode
 from lavps.benchmark.models import Precision
 from lavps.checkpoints.folder import read_config
 from lavps.evaluation import LPIPS
+from lavps.training.crops import RandomCrops
 from lavps.training.data import ImageData
 
 TASKS = ("sr4", "motion-blur", "centre-box")
@@ -76,13 +77,14 @@ class Study:
         benchmark = Benchmark.create(folder, task, noise, str(self.prior), 0, self.precision)
         shape = read_config(self.prior).image_shape
         for split, count in (("validation", self.validation_count), ("test", self.test_count)):
-            short = "val" if split == "validation" else split
-            data = ImageData.open(
-                self.data / f"{self.prior.name}-{short}.tar", shape[1:], shape[0], cache=False
-            )
+            file = self.data / f"{self.prior.name}-{'val' if split == 'validation' else split}.tar"
             settings = MeasurementSettings(task, noise, split, count, 0, shape)
-            MeasurementSet.create(folder / "measurements", settings, data)
+            MeasurementSet.create(folder / "measurements", settings, self.images(file, shape))
         return benchmark
+
+    def images(self, file: Path, shape: tuple[int, ...]) -> ImageData | RandomCrops:
+        """Open the images of a split."""
+        return ImageData.open(file, (shape[1], shape[2]), shape[0], cache=False)
 
     def archive(self, study: str, task: str) -> Path:
         """Return the file of the published rows."""

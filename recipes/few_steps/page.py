@@ -16,6 +16,7 @@ from ..common.pages import figures, read
 
 Record = dict[str, Any]
 STUDY = "few_steps"
+PHOTOS = f"{STUDY}_photos"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
 DAPS = "DAPS"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
@@ -33,7 +34,14 @@ SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
 NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
 LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
 # Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.
-COMPARED = ((TRAINED, 4, 25), (LEARNED, 8, 25), (LEARNED, 8, 8), (LEARNED, 4, 4))
+COMPARED = (
+    (TRAINED, 4, 25),
+    (TRAINED, 4, 50),
+    (LEARNED, 8, 50),
+    (LEARNED, 8, 25),
+    (LEARNED, 8, 8),
+    (LEARNED, 4, 4),
+)
 COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25, 50))
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
@@ -103,11 +111,9 @@ class Page:
             "outside": markdown_table(
                 ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"], strange
             ),
-            "pairs": markdown_table(
-                ["task", "comparison", "LPIPS difference", "non-inferior", "CRPS difference", "coverages"],
-                self.pairs(),
-            ),
+            "pairs": self.pairs(),
             "inception": self.inception_table(),
+            "photos": self.photos(),
             "images": figures(STUDY, {task: TITLES[task] for task in self.tasks}),
             "count": str(first["images"]),
             "samples": str(first["samples"]),
@@ -147,6 +153,16 @@ class Page:
             rows.append([TITLES[task], *(with_error(there[m]) if m in there else "-" for m in SHOWN)])
         table = markdown_table(["task", *(f"{name}, {evaluations}" for name, evaluations in SHOWN)], rows)
         return f"{table}\n\nDiffPIR has the lowest mean on {first} of {len(tasks)} tasks."
+
+    def photos(self) -> str:
+        """Return the tables of the crops of photographs, which ``recipes.few_steps.photos`` measures."""
+        if not (self.pages / f"{PHOTOS}.json").exists():
+            return "Not measured yet."
+        records = read(self.pages, PHOTOS)
+        tasks = tuple(dict.fromkeys(r["task"] for r in records))
+        page = Page(self.pages, tasks, self.evaluations, records)
+        tables = [f"**{TITLES[task]}**\n\n{page.table(task)}" for task in tasks]
+        return "\n\n".join([page.verdicts(), *tables, page.pairs()])
 
     def answer(self) -> str:
         """Return the sentence that answers the question."""
@@ -201,11 +217,13 @@ class Page:
                     rows.append([TITLES[task], str(count), *shown, str(len(there))])
         return ["task", "evaluations", *SCORES.values(), "samplers"], rows
 
-    def pairs(self) -> list[list[str]]:
-        """Return the comparisons of our samplers with others at as many and at more evaluations, and with each other."""
+    def pairs(self) -> str:
+        """Return a table that compares our samplers with others at as many and at more evaluations, and with each other."""
         lines = []
-        compared = [(LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 25))]
-        compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 25)]
+        compared = [
+            (LEARNED, own, DIFFPIR, other) for own, other in ((4, 4), (4, 8), (8, 8), (8, 25), (8, 50))
+        ]
+        compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 25, 50)]
         compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8)]
         compared += [(TRAINED, 4, rival, 25) for rival in (DDNM, WIENER, DAPS)]
         compared += [(WIENER, count, DIFFPIR, count) for count in self.evaluations]
@@ -221,7 +239,8 @@ class Page:
                 what = f"{name} at {count} against {rival} at {other}"
                 covered = " and ".join(f"{100 * fmean(r['coverage']):.0f}" for r in (ours, theirs)) + " %"
                 lines.append([TITLES[task], what, shown, verdict, f"{fmean(difference):+.4f}", covered])
-        return lines
+        head = ["task", "comparison", "LPIPS difference", "non-inferior", "CRPS difference", "coverages"]
+        return markdown_table(head, lines)
 
     def find(self, task: str, name: str, evaluations: int) -> Record | None:
         """Return the record of a sampler on a task; None if there is none."""

@@ -146,10 +146,12 @@ class Config(Study):
         return found + [m for m in self.learned_methods() if m[0] not in LINEAR_ONLY or task not in NONLINEAR]
 
     def learned_methods(self) -> list[tuple[str, int, Settings]]:
-        """Return the learned schedules and the few-step model."""
+        """Return the learned schedules, and the few-step model if the prior has one."""
         found = [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
-        model = Unbound(str(self.zoo / f"{self.prior.name}-4steps"))
-        return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, cast(FewStepModel, model))))]
+        if not (folder := self.zoo / f"{self.prior.name}-4steps").exists():
+            return found
+        model = cast(FewStepModel, Unbound(str(folder)))
+        return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, model)))]
 
     def tuned(self, benchmark: Benchmark, name: str, evaluations: int) -> Settings:
         """Return the settings with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""

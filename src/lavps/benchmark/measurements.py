@@ -33,6 +33,7 @@ from ..operators.base import Operator
 from ..operators.precision import FullPrecision
 from ..operators.registry import family_from
 from ..problem import InverseProblem
+from ..training.crops import RandomCrops
 from ..training.data import ImageData, image_of
 from .records import claim, read_json
 
@@ -120,7 +121,9 @@ class MeasurementSet:
         return InverseProblem(self.y[chosen], operator, GaussianNoise(self.settings.noise), shape).to(device)
 
     @classmethod
-    def create(cls, folder: Path, settings: MeasurementSettings, data: ImageData) -> MeasurementSet:
+    def create(
+        cls, folder: Path, settings: MeasurementSettings, data: ImageData | RandomCrops
+    ) -> MeasurementSet:
         """Measure and write to ``folder``, or open an existing set with equal settings."""
         about = data.describe()
         settings = MeasurementSettings(**asdict(settings) | {"data": f"{about['files']} ({about['count']})"})
@@ -168,7 +171,7 @@ class MeasurementSet:
         return cls(settings, images, y, again.operator, tuple(record["files"]))
 
     @classmethod
-    def _measure(cls, settings: MeasurementSettings, data: ImageData) -> MeasurementSet:
+    def _measure(cls, settings: MeasurementSettings, data: ImageData | RandomCrops) -> MeasurementSet:
         chosen = [image_of(row, len(data), settings.seed) for row in range(settings.count)]
         names = data.names
         files = tuple(names[index] if names else f"image {index}" for index in chosen)

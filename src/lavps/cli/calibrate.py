@@ -31,7 +31,7 @@ from ..samplers import Settings
 from .certificate_page import certificate_page, summary
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
-from .options import Device, File, Folder, Model, N, PriorPath
+from .options import Crop, Device, File, Folder, Model, N, PriorPath
 
 _PRIOR_SEED = 1 << 20  # draws from the prior use other noise than the sampler
 
@@ -55,6 +55,8 @@ class Calibrate:
     noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
     # Held-out images like those to restore: a folder, or a tar file; default draws from the prior.
     images: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER|TAR")] = None
+    # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
+    crop: Crop = "centre"
     count: N[int] = 100  # Images used at most; 100 or more can give p values below 0.01.
     mask: File[Path | None] = None  # Mask for inpaint: white where the measurement is known.
     kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
@@ -81,7 +83,7 @@ class Calibrate:
             restorer = replace(restorer, settings=settings)
             family = self._family(shape, spec)
             seed = self.seed if self.images else self.seed + _PRIOR_SEED
-            images = images_or_draws(self.images, restorer.prior, shape, self.count, seed, device)
+            images = images_or_draws(self.images, self.crop, restorer.prior, shape, self.count, seed, device)
             self._require_enough(len(images))
             self.output.mkdir(parents=True, exist_ok=True)
             total = len(images) * self.samples * round(settings.counts.forwards + settings.counts.backwards)

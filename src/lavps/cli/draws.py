@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = ["images_or_draws", "prior_image_shape"]
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from torch import Tensor
 from ..priors import LatentPrior, Prior
 from ..problem import Unconditional
 from ..samplers import DDIM
+from ..training.crops import RandomCrops
 from ..training.data import ImageData, image_of
+from .options import Crop
 
 _PRIOR_SAMPLE_STEPS = 30
 
@@ -26,12 +29,13 @@ def prior_image_shape(prior: Prior, command: str) -> tuple[int, ...]:
 
 
 def images_or_draws(
-    path: Path | None, prior: Prior, shape: tuple[int, ...], count: int, seed: int, device: str
+    path: Path | None, crop: Crop, prior: Prior, shape: tuple[int, ...], count: int, seed: int, device: str
 ) -> Tensor:
-    """Return at most ``count`` images (B, C, H, W) in an order determined by the seed.
+    """Return at most ``count`` images (B, C, H, W), or ``count`` crops or draws, determined by the seed.
 
     Args:
         path: Folder or tar; None draws from the prior.
+        crop: "centre" for whole images, resized; "random" for crops at the native resolution.
         prior: Prior.
         shape: Shape (C, H, W) of the images.
         count: Number of images.
@@ -45,6 +49,11 @@ def images_or_draws(
         drawn = sampler.sample(problem, seed=seed, batch_size=16).samples
         assert drawn is not None
         return drawn[:, 0]
+    if crop == "random":
+        with TemporaryDirectory() as cache:
+            photographs = RandomCrops.open(path, (shape[1], shape[2]), shape[0], cache=cache, seed=seed)
+            chosen = [image_of(item, len(photographs), seed) for item in range(count)]
+            return photographs.draw(chosen, range(count))
     data = ImageData.open(path, (shape[1], shape[2]), shape[0], cache=False)
     chosen = [image_of(item, len(data), seed) for item in range(min(count, len(data)))]
     return torch.stack([data[index] for index in chosen])

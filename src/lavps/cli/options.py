@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "Crop",
     "Device",
     "File",
     "Folder",
@@ -18,7 +19,7 @@ __all__ = [
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
@@ -31,6 +32,7 @@ from ..restoration.spec import MeasurementSpec
 
 # Types of options, each with the word that --help prints for its value.
 T = TypeVar("T")
+Crop = Literal["centre", "random"]
 File = Annotated[T, tyro.conf.arg(metavar="FILE")]
 Folder = Annotated[T, tyro.conf.arg(metavar="FOLDER")]
 Model = Annotated[T, tyro.conf.arg(metavar="FOLDER|NAME|ID")]

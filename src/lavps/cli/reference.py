@@ -7,7 +7,7 @@ __all__ = ["TrainReference", "first_images"]
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 import tyro
@@ -19,7 +19,7 @@ from ..devices import resolve_device
 from ..evaluation.typicality import REFERENCE, TypicalityReference
 from ..training.crops import RandomCrops
 from ..training.data import ImageData
-from .options import Device, Model, N
+from .options import Crop, Device, Model, N
 
 
 def first_images(data: ImageData | RandomCrops, count: int) -> Tensor:
@@ -40,7 +40,7 @@ class TrainReference:
     # Images of the kind of its training images: a folder or a tar.
     data: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
-    crop: Literal["centre", "random"] = "centre"
+    crop: Crop = "centre"
     images: N[int] = 256  # Maximum number of images, or number of random crops.
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 

@@ -23,7 +23,7 @@ from ..training.data import ImageData
 from ..training.plan import planned
 from ..training.task import Task
 from ..training.trainer import TrainerConfig, train
-from .options import N, T
+from .options import Crop, N, T
 from .reference import first_images
 
 Writer = Callable[[Path, dict[str, Any], torch.dtype], object]
@@ -41,7 +41,7 @@ class Training(ABC):
     # Duration, instead of --steps: a few steps are timed and a plan is printed. Default on a CPU: 2 hours.
     hours: Annotated[float | None, tyro.conf.arg(metavar="HOURS")] = None
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
-    crop: Literal["centre", "random"] = "centre"
+    crop: Crop = "centre"
     flip: bool = True  # Random horizontal flips.
     quarter_turns: bool = False  # Random rotations by 0, 90, 180 or 270 degrees.
     cache: bool = True  # Decoding once, to OUTPUT/cache, instead of at every access.

@@ -22,7 +22,7 @@ from ..training.data import image_of
 from ..training.tuning import TuningConfig, tune
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
-from .options import Device, File, N, NoiseRange, PriorPath, lowest_and_highest
+from .options import Crop, Device, File, N, NoiseRange, PriorPath, lowest_and_highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,8 @@ class Tune:
     noise: NoiseRange
     # Images like those to restore: a folder, or tar files; default samples of the prior.
     data: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER|TAR")] = None
+    # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
+    crop: Crop = "centre"
     evaluations: N[int] = 8  # Denoiser evaluations per sample.
     iterations: N[int] = 100  # Optimizer steps.
     batch: N[int] = 2  # Images per step.
@@ -66,7 +68,7 @@ class Tune:
             shape = prior_image_shape(prior, "lavps tune")
             families = [family_from(task, shape) for task in self.task]
             count = self.images + self.validation_images
-            images = images_or_draws(self.data, prior, shape, count, self.seed, device).to(device)
+            images = images_or_draws(self.data, self.crop, prior, shape, count, self.seed, device).to(device)
             held_out, training = images[: self.validation_images], images[self.validation_images :]
             if not len(training):
                 raise ValueError(f"{len(images)} images are too few: --validation-images takes all of them")

@@ -22,6 +22,7 @@ from __future__ import annotations
 __all__ = ["EDMPrior", "NetworkPrior", "Prediction", "TimeInput"]
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -78,10 +79,11 @@ class NetworkPrior:
             raise ValueError(f"time_input='index' needs a DiscreteVP schedule, got {schedule!r}")
         self.network = _in_eval_mode(network)
         self.schedule, self.prediction, self.time_input = schedule, prediction, time_input
-        # Known for checkpoints: name, hash of the weights, and shape (C, *spatial) of the training images.
+        # Known for checkpoints: name, hash of the weights, shape (C, *spatial) of training images, folder.
         self.name: str | None = None
         self.weights_hash: str | None = None
         self.image_shape: tuple[int, ...] | None = None
+        self.folder: Path | None = None
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Return D(x_t, t), computed from the prediction of the network."""
@@ -151,9 +153,10 @@ class EDMPrior:
         self.network = _in_eval_mode(network)
         self.schedule: Schedule = VE() if schedule is None else schedule
         self.sigma_data = sigma_data
-        self.name: str | None = None  # known for checkpoints, as are the hash and the image shape
+        self.name: str | None = None  # known for checkpoints, as are hash, image shape and folder
         self.weights_hash: str | None = None
         self.image_shape: tuple[int, ...] | None = None
+        self.folder: Path | None = None
 
     def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
         """Return c_skip x + c_out F(c_in x, log(sigma) / 4)."""

@@ -6,9 +6,10 @@ Networks that predict the noise, the velocity or the score are adapted in :mod:`
 
 from __future__ import annotations
 
-__all__ = ["Prior", "RescaledPrior", "Rescheduled", "WrappedPrior"]
+__all__ = ["Prior", "RescaledPrior", "Rescheduled", "WrappedPrior", "folder_of"]
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -47,6 +48,13 @@ class WrappedPrior:
     def schedule(self) -> Schedule:
         """Schedule of the wrapped prior."""
         return self.prior.schedule
+
+
+def folder_of(prior: object) -> Path | None:
+    """Return the model folder of a prior, or of the one it wraps; None if it was not loaded from one."""
+    found = getattr(prior, "folder", None)
+    inner = getattr(prior, "prior", None)
+    return found if found is not None or inner is None else folder_of(inner)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ best        WienerPIR, K = 100  K = 100, one whitened gradient per step, the mod
                                 of the time
 ==========  ==================  =====================================================================
 
-TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`). Both samplers take one denoiser
-evaluation per step. With a model, tasks known to be linear use linearized
-guidance in the second half of the time, without gradients: cheaper, and closer to the measurement; K = 25
-and 50 without gradients and, as the best, K = 50 with one. Under a latent
-prior MGDM and LAVPS take five gradients per step with Adam: a data step would need many passes through the
-decoder.
+TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`), that of the prior's folder if there
+is one. Both samplers take one denoiser evaluation per step. With a model, tasks known to be linear use
+linearized guidance in the second half of the time, without gradients: cheaper, and closer to the measurement;
+K = 25 and 50 without gradients and, as the best, K = 50 with one. Under a latent prior MGDM and
+LAVPS take five gradients per step with Adam: a data step would need many passes through the decoder.
 
 In place of a quality, a number of denoiser evaluations may be given: the schedule for any task if there is
 one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
@@ -55,7 +54,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from ..checkpoints.folder import read_config
-from ..data_step.universal import universal_evaluations
+from ..data_step.universal import universal_table
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
@@ -124,18 +123,20 @@ def _model(steps: int = 0) -> Amortized:
     return Amortized(UNBOUND, steps, WhitenedGradient())
 
 
+def _tuned(folder: Path | None) -> tuple[Settings, ...]:
+    """Return the schedules for any task of a prior's folder, or those of the library, cheapest first."""
+    return tuple(Settings(TunedPIR(UNBOUND, **found)) for found in universal_table(folder).values())
+
+
 _DEFAULTS: dict[bool, tuple[Settings, ...]] = {
-    False: (
-        Settings(TunedPIR.universal(UNBOUND, 8)),
-        *(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (25, 100)),
-    ),
+    False: (*_tuned(None), *(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (25, 100))),
     True: (
         _mgdm(25, _model()),
         _mgdm(50, _model()),
         _mgdm(100, switch(Gradient(1, WhitenedGradient()), _model(1), at=0.3)),
     ),
 }
-BALANCED = _DEFAULTS[False][1]
+BALANCED = _DEFAULTS[False][-2]
 _MEAN = Settings(PosteriorMean(UNBOUND))
 _LATENT: dict[bool, tuple[Settings, ...]] = {
     False: tuple(_mgdm(steps, Gradient(_LATENT_STEPS)) for steps in (25, 50, 100)),
@@ -192,7 +193,10 @@ def front_for(
         return few_step_front(int((config.window or {})["evaluations"]))
     linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
-    return [FrontEntry.counted(settings) for settings in table[amortized]]
+    entries = table[amortized]
+    if not latent and not amortized and folder is not None:
+        entries = (*_tuned(Path(folder)), *entries[-2:])
+    return [FrontEntry.counted(settings) for settings in entries]
 
 
 def chosen(
@@ -202,9 +206,9 @@ def chosen(
 
     Args:
         front: Settings, best last.
-        quality: "fast" for the cheapest entry, "best" for the last, "balanced" for the middle of a front
-            without scores, else the cheapest with three quarters of the improvement from the worst to the
-            best score; default "balanced".
+        quality: "fast", "balanced" and "best" are the last three entries of a front without scores. With
+            scores they are the cheapest entry, the cheapest with three quarters of the improvement from the
+            worst to the best score, and the last. Default "balanced".
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for the
             posterior mean.
 
@@ -222,8 +226,9 @@ def chosen(
         return FrontEntry.counted(settings)
     if evaluations == 1 and not settings.models:
         return FrontEntry.counted(_MEAN)
-    if isinstance(settings.template, WienerPIR) and evaluations in universal_evaluations():
-        return FrontEntry.counted(Settings(TunedPIR.universal(UNBOUND, evaluations)))
+    tuned = [entry for entry in front if isinstance(entry.settings.template, TunedPIR)]
+    if exact := [entry for entry in tuned if entry.forwards == evaluations]:
+        return exact[0]
 
     def forwards(steps: int) -> float:
         try:
@@ -248,12 +253,12 @@ def _of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
     def passes(entry: FrontEntry) -> float:
         return entry.forwards + 2 * entry.backwards + entry.model_forwards
 
+    scores = [entry.score for entry in front if entry.score is not None]
+    if not scores:
+        return front[max(len(front) - 3 + get_args(Quality).index(quality), 0)]
     if quality == "best":
         return front[-1]
     if quality == "fast":
         return min(front, key=passes)
-    scores = [entry.score for entry in front if entry.score is not None]
-    if not scores:
-        return front[len(front) // 2]
     enough = min(scores) + 0.25 * (max(scores) - min(scores))
     return min((entry for entry in front if entry.score is not None and entry.score <= enough), key=passes)

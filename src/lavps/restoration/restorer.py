@@ -27,6 +27,7 @@ from ..operators.convert import with_batch_axis
 from ..operators.pixel_range import check_range
 from ..priors import LatentPrior, Prior
 from ..priors.precision import Precision
+from ..priors.protocol import folder_of
 from ..problem import InverseProblem
 from ..samplers import FewStepModel, Posterior, Sampler, Settings
 from ..samplers.base import Step
@@ -78,7 +79,7 @@ class Restorer:
             known = getattr(self.prior, "image_shape", None)
             object.__setattr__(self, "image_shape", None if known is None else tuple(known))
         if self.settings is _PRESET:
-            front = _front(None, self.model, isinstance(self.prior, LatentPrior))
+            front = _front(self.prior, self.model)
             object.__setattr__(self, "settings", chosen(front).settings)
 
     @classmethod
@@ -97,7 +98,8 @@ class Restorer:
         loaded = load_prior(prior, device, label, precision, compiled)
         warm = None if model is None else load_model(model, loaded, device)
         if settings is None:
-            front = front_for(model or prior, warm is not None, None, isinstance(loaded, LatentPrior))
+            folder = model or folder_of(loaded)
+            front = front_for(folder, warm is not None, None, isinstance(loaded, LatentPrior))
             settings = chosen(front).settings
         return cls(loaded, settings, warm, tile_batch=tile_batch)
 
@@ -202,13 +204,12 @@ class Restorer:
         return replace(posterior, samples=samples, mean=samples.mean(1), std=std, chi_square=misfits)
 
 
-def _front(
-    folder: str | Path | None, model: InferenceModel | FewStepModel | None, latent: bool
-) -> list[FrontEntry]:
-    """Return the front of a loaded model, or of the prior in a folder."""
+def _front(prior: Prior, model: InferenceModel | FewStepModel | None) -> list[FrontEntry]:
+    """Return the front of a loaded model, or of the prior."""
     if isinstance(model, FewStepModel):
         return few_step_front(len(model.limits))
-    return front_for(folder, model is not None, None, latent)
+    folder = folder_of(prior) if model is None else None
+    return front_for(folder, model is not None, None, isinstance(prior, LatentPrior))
 
 
 def _reporting(
@@ -266,8 +267,7 @@ def restore(
         torch.Size([1, 1, 4, 4])
     """
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
-    folder = prior if isinstance(prior, str | Path) else None
-    front = _front(folder, model, isinstance(loaded, LatentPrior))
+    front = _front(loaded, model)
     entry = chosen(front, quality, evaluations)
     restorer = Restorer(loaded, entry.settings, model)
     in_shape = restorer.image_shape

@@ -1,0 +1,54 @@
+"""The same comparison on crops of photographs, with the prior of patches.
+
+python -m recipes.few_steps.photos --data DATA --lpips FILE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import optuna
+import tyro
+
+from lavps.training.crops import RandomCrops
+
+from ..common.pages import write_json
+from . import run
+from .page import DIFFPIR, PHOTOS
+
+
+@dataclass(frozen=True)
+class Config(run.Config):
+    """DiffPIR and the learned schedules on the central crops of photographs."""
+
+    test_count: int = 32
+    tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
+    samplers: tuple[str, ...] = (DIFFPIR,)
+    evaluations: tuple[int, ...] = (8, 25)
+
+    study: ClassVar[str] = PHOTOS
+
+    @property
+    def prior(self) -> Path:
+        """Return the folder of the prior."""
+        return self.zoo / "photos64"
+
+    def images(self, file: Path, shape: tuple[int, ...]) -> RandomCrops:
+        """Open the photographs of a split."""
+        return RandomCrops.open(file, (shape[1], shape[2]), shape[0], cache=self.work / self.study)
+
+    def run(self) -> None:
+        """Measure; ``recipes.few_steps.run --page-only`` puts the tables on its page."""
+        records = []
+        for task in self.tasks:
+            benchmark = self.begin(self.study, task)
+            records += self.measured(benchmark, task, self.methods(benchmark, task))
+            self.pack(self.study, benchmark, task)
+            write_json(self.pages, self.study, records)
+
+
+if __name__ == "__main__":
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    tyro.cli(Config).run()

@@ -175,13 +175,13 @@ def test_schedules_in_a_priors_folder_replace_those_of_the_library(tmp_path: Pat
     front = front_for(folder, False, "sr4")
     for entry in (chosen(front, "fast"), chosen(front, evaluations=8)):
         assert entry.settings == Settings(own)
-    assert chosen(front, evaluations=4).settings == BALANCED.with_num_steps(4)
+    assert chosen(front, evaluations=4).settings == Settings(library[4])  # the folder has none
     assert chosen(front) == chosen(front_for(None, False, "sr4"))
     prior = lavps.load_prior(folder)
     for given in (prior, CountingPrior(prior)):
         assert lavps.TunedPIR.universal(given, 8) == replace(own, prior=given)
-    with pytest.raises(ValueError, match="schedules for 8"):
-        lavps.TunedPIR.universal(prior, 4)
+    with pytest.raises(ValueError, match="schedules for 4, 8"):
+        lavps.TunedPIR.universal(prior, 5)
     for evaluations, sampler in library.items():  # another prior, and the sampler of a few-step model
         assert lavps.TunedPIR.universal(network_prior(), evaluations).kept == sampler.kept
         used = lavps.FewStepModel(prior, (1.0,) * evaluations).sampler_for(prior)

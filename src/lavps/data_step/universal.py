@@ -2,7 +2,7 @@
 
 ``universal.json`` holds the fields of :class:`~lavps.TunedPIR`, as ``lavps tune`` learned them over many
 tasks and noise levels with a prior of faces; ``recipes/few_steps/universal.py`` writes it. The folder of a
-prior may have such a file of its own, which then replaces that of the package.
+prior may have such a file of its own, whose schedules replace those of the package with as many evaluations.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ UNIVERSAL = "universal.json"
 def _read(file: Path | None) -> dict[int, dict[str, Any]]:
     found = files(__package__).joinpath(UNIVERSAL) if file is None else file
     entries = json.loads(found.read_text(encoding="utf-8"))
-    table = {len(entry["levels"]): {name: _value(part) for name, part in entry.items()} for entry in entries}
-    return dict(sorted(table.items()))
+    return {len(entry["levels"]): {name: _value(part) for name, part in entry.items()} for entry in entries}
 
 
 def universal_table(folder: Path | None = None) -> dict[int, dict[str, Any]]:
@@ -35,8 +34,9 @@ def universal_table(folder: Path | None = None) -> dict[int, dict[str, Any]]:
     Args:
         folder: Folder of the prior, whose own schedules are used if it has some.
     """
-    own = folder is not None and (folder / UNIVERSAL).is_file()
-    return _read(folder / UNIVERSAL if own and folder is not None else None)
+    file = None if folder is None else folder / UNIVERSAL
+    own = _read(file) if file is not None and file.is_file() else {}
+    return dict(sorted((_read(None) | own).items()))
 
 
 def universal_fields(evaluations: int, folder: Path | None = None) -> dict[str, Any]:

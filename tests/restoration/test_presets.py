@@ -186,6 +186,10 @@ def test_schedules_in_a_priors_folder_replace_those_of_the_library(tmp_path: Pat
         assert lavps.TunedPIR.universal(network_prior(), evaluations).kept == sampler.kept
         used = lavps.FewStepModel(prior, (1.0,) * evaluations).sampler_for(prior)
         assert used == replace(sampler, prior=prior, full_draw=False)
+    other_folder = write_prior(tmp_path / "damaged", front=False)
+    (other_folder / "universal.json").write_text('[{"levels": 8}]')
+    with pytest.raises(ValueError, match="no list of schedules"):
+        lavps.TunedPIR.universal(lavps.load_prior(other_folder), 8)
     y = torch.zeros(1, 3, 4, 4)
     operator = lavps.operators.AveragePool(2)
     ours, again = (lavps.restore(y, operator, given, 0.1, evaluations=8) for given in (prior, folder))

@@ -24,8 +24,11 @@ UNIVERSAL = "universal.json"
 @lru_cache
 def _read(file: Path | None) -> dict[int, dict[str, Any]]:
     found = files(__package__).joinpath(UNIVERSAL) if file is None else file
-    entries = json.loads(found.read_text(encoding="utf-8"))
-    return {len(entry["levels"]): {name: _value(part) for name, part in entry.items()} for entry in entries}
+    try:
+        entries = json.loads(found.read_text(encoding="utf-8"))
+        return {len(one["levels"]): {name: _value(part) for name, part in one.items()} for one in entries}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{found} is no list of schedules, as lavps tune learns them: {error!r}") from error
 
 
 def universal_table(folder: Path | None = None) -> dict[int, dict[str, Any]]:

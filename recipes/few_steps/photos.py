@@ -12,11 +12,12 @@ from typing import ClassVar
 import optuna
 import tyro
 
+from lavps.samplers import UNBOUND, DiffPIR, Settings, WienerPIR
 from lavps.training.crops import RandomCrops
 
 from ..common.pages import write_json
 from . import run
-from .page import DIFFPIR, PHOTOS
+from .page import DIFFPIR, PHOTOS, WIENER
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,16 @@ class Config(run.Config):
     def images(self, file: Path, shape: tuple[int, ...]) -> RandomCrops:
         """Open the photographs of a split."""
         return RandomCrops.open(file, (shape[1], shape[2]), shape[0], cache=self.work / self.study)
+
+    def learned_methods(self) -> list[tuple[str, int, Settings]]:
+        """Return the learned schedules, and the defaults of samplers that are otherwise tuned."""
+        names = {DIFFPIR: DiffPIR, WIENER: WienerPIR}
+        defaults = [
+            (f"{name} (defaults)", count, Settings(sampler(UNBOUND, num_steps=count)))
+            for name, sampler in names.items()
+            for count in self.evaluations
+        ]
+        return super().learned_methods() + defaults
 
     def run(self) -> None:
         """Measure; ``recipes.few_steps.run --page-only`` puts the tables on its page."""

@@ -34,6 +34,7 @@ from .page import (
     BUDGETS,
     DIFFPIR,
     LEARNED,
+    LEFT_OUT,
     LINEAR_ONLY,
     NONLINEAR,
     PHASE,
@@ -141,6 +142,7 @@ class Config(Study):
         names = [
             (name, count) for name in self.samplers for count in BUDGETS[name] if count in self.evaluations
         ]
+        names = [pair for pair in names if (task, pair[1]) not in LEFT_OUT]
         able = [pair for pair in names if pair[0] not in LINEAR_ONLY or task not in NONLINEAR]
         found = [(name, count, self.tuned(benchmark, name, count)) for name, count in able]
         return found + [m for m in self.learned_methods() if m[0] not in LINEAR_ONLY or task not in NONLINEAR]

@@ -1,10 +1,6 @@
-r"""The schedules for any task that come with the library and with a prior, each learned by ``lavps tune``.
+"""The schedules for any task that come with the library, each learned by ``lavps tune``.
 
-    python -m recipes.few_steps.universal --data DATA --lpips FILE
-    python -m recipes.few_steps.universal --data DATA --lpips FILE --prior zoo/photos64 --crop random \
-        --work runs/universal-photos --output zoo/photos64/universal.json
-
-The second one writes the schedules of a prior, which are used instead of those of the library.
+python -m recipes.few_steps.universal --data DATA --lpips FILE
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ from pathlib import Path
 
 import tyro
 
-from lavps.cli.options import Crop
 from lavps.cli.train_few_step import TASKS
 from lavps.cli.tune import Tune
 from lavps.restoration.schedules import TunedSchedule
@@ -23,7 +18,7 @@ from lavps.restoration.schedules import TunedSchedule
 
 @dataclass(frozen=True)
 class Config:
-    """Learn the schedules and write them into the package, or into the folder of a prior."""
+    """Learn the schedules and write them into the package."""
 
     data: Path
     """Folder of the training images, or a tar file."""
@@ -31,8 +26,6 @@ class Config:
     """File of the LPIPS weights."""
     prior: Path = Path("zoo/synthfaces64")
     """Prior."""
-    crop: Crop = "centre"
-    """Crops: the centre, resized, or random windows at native resolution, for priors of patches."""
     evaluations: tuple[int, ...] = (4, 8)
     """Numbers of denoiser evaluations."""
     iterations: int = 275
@@ -40,7 +33,7 @@ class Config:
     work: Path = Path("runs/universal")
     """Folder of the schedules; those found there are not learned again."""
     output: Path = Path("src/lavps/data_step/universal.json")
-    """File of the package, or of the prior."""
+    """File of the package."""
 
     def run(self) -> None:
         """Learn the schedules that are missing, and write all of them."""
@@ -54,7 +47,6 @@ class Config:
                     task=(*TASKS, "jpeg5", "jpeg20", "hdr"),
                     noise=(0.005, 0.2),
                     data=self.data,
-                    crop=self.crop,
                     evaluations=count,
                     iterations=self.iterations,
                     batch=3,

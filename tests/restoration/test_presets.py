@@ -166,36 +166,24 @@ def test_a_number_of_evaluations_is_used_and_not_exceeded(
         assert spent == evaluations
 
 
-def test_schedules_in_a_priors_folder_replace_those_of_the_library(tmp_path: Path) -> None:
-    folder = write_prior(tmp_path / "prior", front=False)
-    library = {k: lavps.TunedPIR.universal(UNBOUND, k) for k in (4, 8)}
-    own = replace(library[8], kept=tuple(0.5 * kept for kept in library[8].kept))
-    fields = {name: value for name, value in Settings(own).to_dict().items() if name != "sampler"}
-    (folder / "universal.json").write_text(json.dumps([fields]))
-    front = front_for(folder, False, "sr4")
-    for entry in (chosen(front, "fast"), chosen(front, evaluations=8)):
-        assert entry.settings == Settings(own)
-    assert chosen(front, evaluations=4).settings == Settings(library[4])  # the folder has none
-    assert chosen(front) == chosen(front_for(None, False, "sr4"))
+def test_schedules_for_any_task_are_chosen_by_their_number_of_evaluations() -> None:
+    front = front_for(None, False, "sr4")
+    for evaluations in (4, 8):
+        universal = Settings(lavps.TunedPIR.universal(UNBOUND, evaluations))
+        assert chosen(front, evaluations=evaluations).settings == universal
+    assert chosen(front, "fast") == chosen(front, evaluations=8)
+    assert within_budget(front, [entry.forwards for entry in front], 5.0) == (0, True)
+
+
+def test_a_loaded_prior_has_the_front_of_its_folder(tmp_path: Path) -> None:
+    folder = write_prior(tmp_path / "prior")
     prior = lavps.load_prior(folder)
+    expected = chosen(front_for(folder, False, None)).settings
     for given in (prior, CountingPrior(prior)):
-        assert lavps.TunedPIR.universal(given, 8) == replace(own, prior=given)
-    with pytest.raises(ValueError, match="schedules for 4, 8"):
-        lavps.TunedPIR.universal(prior, 5)
-    for evaluations, sampler in library.items():  # another prior, and the sampler of a few-step model
-        assert lavps.TunedPIR.universal(network_prior(), evaluations).kept == sampler.kept
-        used = lavps.FewStepModel(prior, (1.0,) * evaluations).sampler_for(prior)
-        assert used == replace(sampler, prior=prior, full_draw=False)
-    other_folder = write_prior(tmp_path / "damaged", front=False)
-    (other_folder / "universal.json").write_text('[{"levels": 8}]')
-    with pytest.raises(ValueError, match="no list of schedules"):
-        lavps.TunedPIR.universal(lavps.load_prior(other_folder), 8)
-    y = torch.zeros(1, 3, 4, 4)
-    operator = lavps.operators.AveragePool(2)
-    ours, again = (lavps.restore(y, operator, given, 0.1, evaluations=8) for given in (prior, folder))
-    other = Restorer(prior, Settings(library[8])).restore(lavps.InverseProblem(y, operator, 0.1))
+        assert Restorer(given).settings == expected != BALANCED
+    y, operator = torch.zeros(1, 3, 4, 4), lavps.operators.AveragePool(2)
+    ours, again = (lavps.restore(y, operator, given, 0.1) for given in (prior, folder))
     assert torch.equal(ours.samples, again.samples)
-    assert not torch.equal(ours.samples, other.samples)
 
 
 def test_evaluations_and_a_quality_are_refused_together_and_too_few_too() -> None:

@@ -1,58 +1,43 @@
 """Schedules for any task (:meth:`lavps.TunedPIR.universal`), by their number of denoiser evaluations.
 
 ``universal.json`` holds the fields of :class:`~lavps.TunedPIR`, as ``lavps tune`` learned them over many
-tasks and noise levels with a prior of faces; ``recipes/few_steps/universal.py`` writes it. The folder of a
-prior may have such a file of its own, whose schedules replace those of the package with as many evaluations.
+tasks and noise levels; ``recipes/few_steps/universal.py`` writes it.
 """
 
 from __future__ import annotations
 
-__all__ = ["UNIVERSAL", "universal_fields", "universal_table"]
+__all__ = ["universal_evaluations", "universal_fields"]
 
 import json
 from functools import lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from . import Stationary
 from .schedule_numbers import Trend
 
-UNIVERSAL = "universal.json"
+
+@lru_cache(maxsize=1)
+def _table() -> dict[int, dict[str, Any]]:
+    text = files(__package__).joinpath("universal.json").read_text(encoding="utf-8")
+    return {len(entry["levels"]): entry for entry in json.loads(text)}
 
 
-@lru_cache
-def _read(file: Path | None) -> dict[int, dict[str, Any]]:
-    found = files(__package__).joinpath(UNIVERSAL) if file is None else file
-    try:
-        entries = json.loads(found.read_text(encoding="utf-8"))
-        return {len(one["levels"]): {name: _value(part) for name, part in one.items()} for one in entries}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{found} is no list of schedules, as lavps tune learns them: {error!r}") from error
+def universal_evaluations() -> tuple[int, ...]:
+    """Return the numbers of denoiser evaluations that there are schedules for."""
+    return tuple(sorted(_table()))
 
 
-def universal_table(folder: Path | None = None) -> dict[int, dict[str, Any]]:
-    """Return the fields of all schedules by their number of denoiser evaluations, in ascending order.
-
-    Args:
-        folder: Folder of the prior, whose own schedules are used if it has some.
-    """
-    file = None if folder is None else folder / UNIVERSAL
-    own = _read(file) if file is not None and file.is_file() else {}
-    return dict(sorted((_read(None) | own).items()))
-
-
-def universal_fields(evaluations: int, folder: Path | None = None) -> dict[str, Any]:
+def universal_fields(evaluations: int) -> dict[str, Any]:
     """Return the fields of the schedule with this number of denoiser evaluations.
 
     Raises:
         ValueError: There is none.
     """
-    table = universal_table(folder)
-    if evaluations not in table:
-        known = ", ".join(map(str, table))
+    if evaluations not in _table():
+        known = ", ".join(map(str, universal_evaluations()))
         raise ValueError(f"there are schedules for {known} denoiser evaluations, not for {evaluations}")
-    return table[evaluations]
+    return {name: _value(value) for name, value in _table()[evaluations].items()}
 
 
 def _value(value: Any) -> Any:

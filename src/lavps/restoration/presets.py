@@ -22,11 +22,11 @@ best        WienerPIR, K = 100  K = 100, one whitened gradient per step, the mod
                                 of the time
 ==========  ==================  =====================================================================
 
-TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`), that of the prior's folder if there
-is one. Both samplers take one denoiser evaluation per step. With a model, tasks known to be linear use
-linearized guidance in the second half of the time, without gradients: cheaper, and closer to the measurement;
-K = 25 and 50 without gradients and, as the best, K = 50 with one. Under a latent prior MGDM and
-LAVPS take five gradients per step with Adam: a data step would need many passes through the decoder.
+TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`). Both samplers take one denoiser
+evaluation per step. With a model, tasks known to be linear use linearized guidance in the second half of the
+time, without gradients: cheaper, and closer to the measurement; K = 25 and 50 without gradients and, as the
+best, K = 50 with one. Under a latent prior MGDM and LAVPS take five gradients per step with Adam: a data step
+would need many passes through the decoder.
 
 In place of a quality, a number of denoiser evaluations may be given: the schedule for any task if there is
 one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from ..checkpoints.folder import read_config
-from ..data_step.universal import universal_table
+from ..data_step.universal import universal_evaluations
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
@@ -123,13 +123,11 @@ def _model(steps: int = 0) -> Amortized:
     return Amortized(UNBOUND, steps, WhitenedGradient())
 
 
-def _tuned(folder: Path | None) -> tuple[Settings, ...]:
-    """Return the schedules for any task of a prior's folder, or those of the library, cheapest first."""
-    return tuple(Settings(TunedPIR(UNBOUND, **found)) for found in universal_table(folder).values())
-
-
 _DEFAULTS: dict[bool, tuple[Settings, ...]] = {
-    False: (*_tuned(None), *(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (25, 100))),
+    False: (
+        *(Settings(TunedPIR.universal(UNBOUND, count)) for count in universal_evaluations()),
+        *(Settings(WienerPIR(UNBOUND, num_steps=steps)) for steps in (25, 100)),
+    ),
     True: (
         _mgdm(25, _model()),
         _mgdm(50, _model()),
@@ -193,10 +191,7 @@ def front_for(
         return few_step_front(int((config.window or {})["evaluations"]))
     linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
-    entries = table[amortized]
-    if not latent and not amortized and folder is not None:
-        entries = (*_tuned(Path(folder)), *entries[-2:])
-    return [FrontEntry.counted(settings) for settings in entries]
+    return [FrontEntry.counted(settings) for settings in table[amortized]]
 
 
 def chosen(

@@ -28,7 +28,7 @@ from ..data_step.residuals import residual_power
 from ..priors import CountingPrior, Prior
 from ..priors.protocol import WrappedPrior
 from .base import Progress, Run, Sampler
-from .serialization import UNBOUND, Unbound
+from .serialization import Unbound
 from .tuned import TunedPIR
 
 
@@ -56,8 +56,7 @@ class FewStepModel(WrappedPrior):
         """Return the sampler of the training, with a prior."""
         if self.sampler is not None:
             return replace(self.sampler, prior=prior)
-        schedule = TunedPIR.universal(UNBOUND, len(self.limits))  # that of the library for any prior
-        return replace(schedule, prior=prior, full_draw=False)
+        return replace(TunedPIR.universal(prior, len(self.limits)), full_draw=False)
 
 
 @dataclass(frozen=True)

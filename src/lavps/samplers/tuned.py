@@ -45,7 +45,6 @@ from ..data_step.schedule_numbers import (
 )
 from ..data_step.universal import universal_fields
 from ..priors import Prior
-from ..priors.protocol import folder_of
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run, Sampler
@@ -110,14 +109,13 @@ class TunedPIR(Sampler):
     def universal(cls, prior: Prior, evaluations: int) -> TunedPIR:
         """Return the schedule for any task that comes with the library.
 
-        It was learned for super-resolution, blurs, masks, denoising and JPEG with noise 0.005 to 0.2: with
-        this prior if its folder has a ``universal.json``, else with a prior of faces.
+        It was learned for super-resolution, blurs, masks, denoising and JPEG with noise 0.005 to 0.2.
 
         Args:
             prior: Denoiser D.
             evaluations: Number K of denoiser evaluations, 4 or 8.
         """
-        return cls(prior, **universal_fields(evaluations, folder_of(prior)))
+        return cls(prior, **universal_fields(evaluations))
 
     @classmethod
     def like(cls, sampler: WienerPIR) -> TunedPIR:

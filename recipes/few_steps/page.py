@@ -31,7 +31,7 @@ BUDGETS = {
 COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
 COLOURS |= {DAPS: "#999999", LINEARIZED: "#555555"}
 SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
-LEFT_OUT = (("hdr", 50),)  # hours of data steps
+LEFT_OUT = (("hdr", 50),)  # not measured: its data steps are slow
 NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
 LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
 # Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.

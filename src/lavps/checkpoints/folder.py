@@ -238,7 +238,7 @@ def load_model_prior(
             f"{folder / _CONFIG} needs prediction and time_input, or sigma_data and a VE schedule (EDM)"
         )
     prior.weights_hash, prior.image_shape = config.weights_hash, config.image_shape
-    prior.name, prior.folder = model_name(path), folder
+    prior.name = model_name(path)
     return prior
 
 

@@ -54,10 +54,20 @@ def load_prior(
     if is_model_folder(found):
         if label is not None:
             raise ValueError("label= is for models of other libraries: priors trained here have no classes")
-        return _accelerated(load_model_prior(found, device), precision, compiled)
+        return _located(_accelerated(load_model_prior(found, device), precision, compiled), found)
     loaded = open_foreign(found, label, device)
     print(f"{path}: {loaded.line}", file=sys.stderr)
-    return _accelerated(loaded.prior, precision, compiled)
+    return _located(_accelerated(loaded.prior, precision, compiled), found)
+
+
+def _located(prior: Prior, folder: Path) -> Prior:
+    """Return the prior with the path of its files, which may have a front beside them."""
+    inner = prior
+    while isinstance(inner, RescaledPrior | LatentPrior):
+        inner = inner.prior
+    if isinstance(inner, NetworkPrior | EDMPrior):
+        inner.folder = folder
+    return prior
 
 
 def _accelerated(prior: Prior, precision: Precision, compiled: bool) -> Prior:

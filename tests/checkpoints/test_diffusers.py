@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 import lavps
 from lavps.checkpoints.hub import wanted
+from lavps.restoration import Restorer
+from lavps.samplers import Settings
 
 diffusers = pytest.importorskip("diffusers")
 
@@ -230,6 +232,17 @@ def test_a_diffusion_transformer_denoises_with_and_without_class(tmp_path: Path)
             output = transformer(z, timestep=torch.tensor([60, 60]), class_labels=labels).sample
             theirs = x0_by_diffusers(scheduler, output, 60, z)
             assert_same(prior.denoise(z, torch.tensor(0.61, dtype=torch.float64)), theirs)
+
+
+def test_presets_beside_the_weights_are_used(tmp_path: Path) -> None:
+    pipeline(tmp_path, diffusers.DDPMScheduler(num_train_timesteps=STEPS))
+    settings = {"sampler": "DiffPIR", "num_steps": 3, "zeta": 0.7}
+    entry = {"settings": settings, "score": 0.1, "forwards": 3, "backwards": 0, "model_forwards": 0}
+    (tmp_path / "fronts.json").write_text(json.dumps([entry]))
+    assert Restorer.load(tmp_path).settings == Settings.from_dict(settings)
+    pooling = lavps.operators.AveragePool(2)
+    found = lavps.restore(torch.zeros(1, 3, 4, 4), pooling, lavps.load_prior(tmp_path), noise=0.1)
+    assert found.trace.forwards == 3
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -234,6 +234,23 @@ def test_a_measured_front_is_asked_for_its_task(tmp_path: Path) -> None:
         front_for(tmp_path, False, None)
 
 
+def test_a_front_with_missing_scores_is_in_the_order_of_the_qualities(tmp_path: Path) -> None:
+    samplers = [lavps.DiffPIR(UNBOUND, num_steps=8, zeta=0.3), lavps.WienerPIR(UNBOUND, zeta=0.6)]
+    entries = [FrontEntry.counted(Settings(s)) for s in (*samplers, lavps.WienerPIR(UNBOUND, num_steps=100))]
+    entries = [replace(entry, score=score) for entry, score in zip(entries, (0.2, 0.3, None), strict=True)]
+    written = [replace(entry, task=task).to_dict() for task in ("sr4", "jpeg") for entry in entries]
+    (tmp_path / "fronts.json").write_text(json.dumps(written))
+    front = front_for(tmp_path, False, "sr4")
+    assert [chosen(front, q).settings for q in ("fast", "balanced", "best")] == [e.settings for e in entries]
+    assert chosen(front, evaluations=8).settings == entries[0].settings
+    assert chosen(front, evaluations=12).settings == Settings(
+        lavps.WienerPIR(UNBOUND, num_steps=12, zeta=0.6)
+    )
+    assert front_for(tmp_path, False, "sr8") == front_for(tmp_path, False, "sr2") == front
+    assert {entry.task for entry in front_for(tmp_path, False, "jpeg10")} == {"jpeg"}
+    assert {entry.task for entry in front_for(tmp_path, False, "denoise")} == {None}
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2min", 120), ("1.5 h", 5400), ("3", 3)]
 )

@@ -251,6 +251,18 @@ def test_a_front_with_missing_scores_is_in_the_order_of_the_qualities(tmp_path: 
     assert {entry.task for entry in front_for(tmp_path, False, "denoise")} == {None}
 
 
+@pytest.mark.parametrize(("operator", "spent"), [(lavps.operators.AveragePool(2), 3), (lambda x: x, 8)])
+def test_the_library_takes_the_presets_of_the_operators_task(
+    operator: Any, spent: int, tmp_path: Path
+) -> None:
+    entry = FrontEntry.counted(Settings(lavps.DiffPIR(UNBOUND, num_steps=3)))
+    write_prior(tmp_path)
+    (tmp_path / "fronts.json").write_text(json.dumps([replace(entry, task="sr4").to_dict()]))
+    prior = lavps.load_prior(tmp_path)
+    y = operator(torch.zeros(1, *prior.image_shape))
+    assert lavps.restore(y, operator, prior, noise=0.1, quality="fast").trace.forwards == spent
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5s", 5), ("500ms", 0.5), ("2min", 120), ("1.5 h", 5400), ("3", 3)]
 )

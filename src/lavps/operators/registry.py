@@ -14,7 +14,7 @@ given as "my_operators.py:scanner" (:func:`family_from`).
 
 from __future__ import annotations
 
-__all__ = ["NAMES", "TASKS", "WITH_FILES", "block_side", "family_from", "named_family"]
+__all__ = ["NAMES", "TASKS", "WITH_FILES", "block_side", "family_from", "named_family", "task_of"]
 
 import ast
 import difflib
@@ -30,7 +30,7 @@ from .base import Operator
 from .blur import Blur, gaussian_kernel
 from .convert import as_operator
 from .families import CentreBox, FixedOperator, MotionBlur, OperatorFamily, RandomPixels, RandomRectangle
-from .linear import AveragePool, Identity
+from .linear import AveragePool, Identity, Mask
 from .nonlinear import JPEG, HDRClip, PhaseRetrieval
 
 Shape = Sequence[int]
@@ -108,6 +108,19 @@ def block_side(name: str) -> int | None:
     """
     found = re.fullmatch(r"sr([1-9]\d{0,3})", name)
     return int(found[1]) if found else None
+
+
+def task_of(operator: object) -> str | None:
+    """Return the task of an operator of this library; None for others.
+
+    Example:
+        >>> task_of(AveragePool(4)), task_of(Identity()), task_of(abs)
+        ('sr4', 'denoise', None)
+    """
+    if isinstance(operator, AveragePool):
+        return f"sr{operator.factor}"
+    kinds = {Identity: "denoise", Mask: "inpaint", Blur: "deblur", JPEG: "jpeg", HDRClip: "hdr"}
+    return next((name for kind, name in kinds.items() if isinstance(operator, kind)), None)
 
 
 def named_family(name: str, image_shape: Shape) -> OperatorFamily:

@@ -25,6 +25,7 @@ from ..noise import GaussianNoise, NoiseModel
 from ..operators import DecodedOperator, Operator, RescaledOperator
 from ..operators.convert import with_batch_axis
 from ..operators.pixel_range import check_range
+from ..operators.registry import task_of
 from ..priors import LatentPrior, Prior
 from ..priors.precision import Precision
 from ..priors.protocol import folder_of
@@ -204,12 +205,14 @@ class Restorer:
         return replace(posterior, samples=samples, mean=samples.mean(1), std=std, chi_square=misfits)
 
 
-def _front(prior: Prior, model: InferenceModel | FewStepModel | None) -> list[FrontEntry]:
+def _front(
+    prior: Prior, model: InferenceModel | FewStepModel | None, task: str | None = None
+) -> list[FrontEntry]:
     """Return the front of a loaded model, or of the prior."""
     if isinstance(model, FewStepModel):
         return few_step_front(len(model.limits))
     folder = folder_of(prior) if model is None else None
-    return front_for(folder, model is not None, None, isinstance(prior, LatentPrior))
+    return front_for(folder, model is not None, task, isinstance(prior, LatentPrior))
 
 
 def _reporting(
@@ -267,8 +270,7 @@ def restore(
         torch.Size([1, 1, 4, 4])
     """
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
-    front = _front(loaded, model)
-    entry = chosen(front, quality, evaluations)
+    entry = chosen(_front(loaded, model, task_of(operator)), quality, evaluations)
     restorer = Restorer(loaded, entry.settings, model)
     in_shape = restorer.image_shape
     if isinstance(operator, Operator):

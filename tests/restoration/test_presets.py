@@ -234,18 +234,16 @@ def test_a_measured_front_is_asked_for_its_task(tmp_path: Path) -> None:
         front_for(tmp_path, False, None)
 
 
-def test_a_front_with_missing_scores_is_in_the_order_of_the_qualities(tmp_path: Path) -> None:
+def test_a_number_of_evaluations_takes_the_best_measured_entry_that_fits(tmp_path: Path) -> None:
     samplers = [lavps.DiffPIR(UNBOUND, num_steps=8, zeta=0.3), lavps.WienerPIR(UNBOUND, zeta=0.6)]
     entries = [FrontEntry.counted(Settings(s)) for s in (*samplers, lavps.WienerPIR(UNBOUND, num_steps=100))]
-    entries = [replace(entry, score=score) for entry, score in zip(entries, (0.2, 0.3, None), strict=True)]
+    entries = [replace(entry, score=score) for entry, score in zip(entries, (0.2, 0.1, 0.15), strict=True)]
     written = [replace(entry, task=task).to_dict() for task in ("sr4", "jpeg") for entry in entries]
     (tmp_path / "fronts.json").write_text(json.dumps(written))
     front = front_for(tmp_path, False, "sr4")
-    assert [chosen(front, q).settings for q in ("fast", "balanced", "best")] == [e.settings for e in entries]
-    assert chosen(front, evaluations=8).settings == entries[0].settings
-    assert chosen(front, evaluations=12).settings == Settings(
-        lavps.WienerPIR(UNBOUND, num_steps=12, zeta=0.6)
-    )
+    fitting = {count: chosen(front, evaluations=count).settings for count in (6, 8, 24, 25, 200)}
+    fast, best = entries[0].settings, entries[1].settings
+    assert fitting == {6: best.with_num_steps(6), 8: fast, 24: fast, 25: best, 200: best}
     assert front_for(tmp_path, False, "sr8") == front_for(tmp_path, False, "sr2") == front
     assert {entry.task for entry in front_for(tmp_path, False, "jpeg10")} == {"jpeg"}
     assert {entry.task for entry in front_for(tmp_path, False, "denoise")} == {None}
@@ -257,7 +255,7 @@ def test_the_library_takes_the_presets_of_the_operators_task(
 ) -> None:
     entry = FrontEntry.counted(Settings(lavps.DiffPIR(UNBOUND, num_steps=3)))
     write_prior(tmp_path)
-    (tmp_path / "fronts.json").write_text(json.dumps([replace(entry, task="sr4").to_dict()]))
+    (tmp_path / "fronts.json").write_text(json.dumps([replace(entry, score=0.1, task="sr4").to_dict()]))
     prior = lavps.load_prior(tmp_path)
     y = operator(torch.zeros(1, *prior.image_shape))
     assert lavps.restore(y, operator, prior, noise=0.1, quality="fast").trace.forwards == spent

@@ -8,9 +8,8 @@ the denoiser and inference-model evaluations. A model folder may hold a measured
     [{"settings": {"sampler": "MGDM", "num_steps": 50, "guidance": {"kind": "Gradient", "steps": 1}},
       "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
 
-``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better, or
-null where it was not measured: then the entries are in the order of the qualities. ``task``, which may be
-left out, is the measurement of the score. Similar tasks share a front: without one of their own, ``inpaint``
+``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better;
+``task``, which may be left out, is the measurement of the score. Without a front of their own, ``inpaint``
 uses that of ``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and ``jpeg10`` that
 of ``jpeg``. The file is read from the folder of the inference model, or of the prior if there is none.
 Without the file, these are the defaults:
@@ -30,9 +29,9 @@ time, without gradients: cheaper, and closer to the measurement; K = 25 and 50 w
 best, K = 50 with one. Under a latent prior MGDM and LAVPS take five gradients per step with Adam: a data step
 would need many passes through the decoder.
 
-In place of a quality, a number of denoiser evaluations may be given: the entry of the front with this number
-if there is one, else the balanced settings with as many steps as fit. Without a model, one evaluation gives
-an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
+In place of a quality, a number of denoiser evaluations may be given: the best entry of a measured front that
+takes no more, or the default for this number; else the balanced settings with as many steps as fit. Without a
+model, one evaluation gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
 """
 
 from __future__ import annotations
@@ -106,9 +105,10 @@ class FrontEntry:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontEntry:
         """Read an entry of ``fronts.json``."""
-        counts = {name: float(values[name]) for name in ("forwards", "backwards", "model_forwards")}
-        score = None if values["score"] is None else float(values["score"])
-        return cls(Settings.from_dict(values["settings"]), score, **counts, task=values.get("task"))
+        names = ("score", "forwards", "backwards", "model_forwards")
+        score, forwards, backwards, model_forwards = (float(values[name]) for name in names)
+        settings, task = Settings.from_dict(values["settings"]), values.get("task")
+        return cls(settings, score, forwards, backwards, model_forwards, task)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``fronts.json``, in plain JSON values."""
@@ -157,7 +157,7 @@ _LINEAR_TASKS = TASKS.keys() - {"hdr", "jpeg", "jpegQ", "phase-retrieval"}
 
 
 def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
-    """Return the front of a model folder for a task, best last; empty if there is none.
+    """Return the measured front of a model folder for a task, best score last; empty if there is none.
 
     Raises:
         ValueError: The file does not have the format above.
@@ -171,8 +171,7 @@ def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
         raise ValueError(f"{file} is no list of settings with score and costs: {error!r}") from error
     for known in (task, *_kin(str(task)), None):
         if own := [entry for entry in entries if entry.task == known]:
-            scored = all(entry.score is not None for entry in own)
-            return sorted(own, key=lambda entry: -float(entry.score or 0.0)) if scored else own
+            return sorted(own, key=lambda entry: -float(entry.score or 0.0))
     return []
 
 
@@ -210,9 +209,9 @@ def chosen(
 
     Args:
         front: Settings, best last.
-        quality: "fast", "balanced" and "best" are the last three entries of a front unless all have scores.
-            With scores they are the cheapest entry, the cheapest with three quarters of the improvement from
-            the worst to the best score, and the last. Default "balanced".
+        quality: "fast", "balanced" and "best" are the last three entries of a front without scores. With
+            scores they are the cheapest entry, the cheapest with three quarters of the improvement from the
+            worst to the best score, and the last. Default "balanced".
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for the
             posterior mean.
 
@@ -230,8 +229,9 @@ def chosen(
         return FrontEntry.counted(settings)
     if evaluations == 1 and not settings.models:
         return FrontEntry.counted(_MEAN)
-    if exact := [entry for entry in front if entry.forwards == evaluations]:
-        return exact[-1]
+    fitting = [entry for entry in front if entry.forwards <= evaluations]
+    if able := [entry for entry in fitting if entry.score is not None or entry.forwards == evaluations]:
+        return able[-1]
 
     def forwards(steps: int) -> float:
         try:
@@ -257,11 +257,11 @@ def _of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
         return entry.forwards + 2 * entry.backwards + entry.model_forwards
 
     scores = [entry.score for entry in front if entry.score is not None]
-    if len(scores) < len(front):
+    if not scores:
         return front[max(len(front) - 3 + get_args(Quality).index(quality), 0)]
     if quality == "best":
         return front[-1]
     if quality == "fast":
         return min(front, key=passes)
     enough = min(scores) + 0.25 * (max(scores) - min(scores))
-    return min((entry for entry in front if float(entry.score or 0.0) <= enough), key=passes)
+    return min((entry for entry in front if entry.score is not None and entry.score <= enough), key=passes)

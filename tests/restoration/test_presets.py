@@ -247,6 +247,10 @@ def test_a_number_of_evaluations_takes_the_best_measured_entry_that_fits(tmp_pat
     assert front_for(tmp_path, False, "sr8") == front_for(tmp_path, False, "sr2") == front
     assert {entry.task for entry in front_for(tmp_path, False, "jpeg10")} == {"jpeg"}
     assert {entry.task for entry in front_for(tmp_path, False, "denoise")} == {None}
+    named = replace(entries[0], qualities=("fast", "balanced")).to_dict()
+    (tmp_path / "fronts.json").write_text(json.dumps([named, entries[1].to_dict(), entries[2].to_dict()]))
+    front = front_for(tmp_path, False, "denoise")
+    assert [chosen(front, q).settings for q in ("fast", "balanced", "best")] == [fast, fast, best]
 
 
 @pytest.mark.parametrize(("operator", "spent"), [(lavps.operators.AveragePool(2), 3), (lambda x: x, 8)])

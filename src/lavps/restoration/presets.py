@@ -9,10 +9,11 @@ the denoiser and inference-model evaluations. A model folder may hold a measured
       "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
 
 ``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better;
-``task``, which may be left out, is the measurement of the score. Without a front of their own, ``inpaint``
-uses that of ``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and ``jpeg10`` that
-of ``jpeg``. The file is read from the folder of the inference model, or of the prior if there is none.
-Without the file, these are the defaults:
+``task``, which may be left out, is the measurement of the score, and ``qualities``, which may be left out
+too, are the qualities that the entry stands for. Without a front of their own, ``inpaint`` uses that of
+``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and ``jpeg10`` that of ``jpeg``.
+The file is read from the folder of the inference model, or of the prior if there is none. Without the file,
+these are the defaults:
 
 ==========  ==================  =====================================================================
 quality     without a model     LAVPS, safeguarded
@@ -87,6 +88,7 @@ class FrontEntry:
         backwards: Backward passes through the denoiser per sample.
         model_forwards: Inference-model evaluations per sample.
         task: Task of the score; None for all tasks.
+        qualities: Qualities that the entry stands for.
     """
 
     settings: Settings
@@ -95,25 +97,26 @@ class FrontEntry:
     backwards: float
     model_forwards: float
     task: str | None = None
+    qualities: tuple[Quality, ...] = ()
 
     @classmethod
-    def counted(cls, settings: Settings) -> FrontEntry:
+    def counted(cls, settings: Settings, *qualities: Quality) -> FrontEntry:
         """Return an entry without a score, its cost counted."""
-        counts = settings.counts
-        return cls(settings, None, counts.forwards, counts.backwards, counts.model_forwards)
+        counts = (settings.counts.forwards, settings.counts.backwards, settings.counts.model_forwards)
+        return cls(settings, None, *counts, qualities=qualities)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontEntry:
         """Read an entry of ``fronts.json``."""
         names = ("score", "forwards", "backwards", "model_forwards")
         score, forwards, backwards, model_forwards = (float(values[name]) for name in names)
-        settings, task = Settings.from_dict(values["settings"]), values.get("task")
-        return cls(settings, score, forwards, backwards, model_forwards, task)
+        settings, qualities = Settings.from_dict(values["settings"]), tuple(values.get("qualities", ()))
+        return cls(settings, score, forwards, backwards, model_forwards, values.get("task"), qualities)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``fronts.json``, in plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"settings": self.settings.to_dict()}
+        return values | {"settings": self.settings.to_dict(), "qualities": list(self.qualities)}
 
 
 def _mgdm(num_steps: int, guidance: Guidance) -> Settings:
@@ -199,7 +202,9 @@ def front_for(
         return few_step_front(int((config.window or {})["evaluations"]))
     linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
-    return [FrontEntry.counted(settings) for settings in table[amortized]]
+    *others, fast, balanced, best = table[amortized]
+    named = zip((fast, balanced, best), get_args(Quality), strict=True)
+    return [*map(FrontEntry.counted, others), *(FrontEntry.counted(*pair) for pair in named)]
 
 
 def chosen(
@@ -209,9 +214,9 @@ def chosen(
 
     Args:
         front: Settings, best last.
-        quality: "fast", "balanced" and "best" are the last three entries of a front without scores. With
-            scores they are the cheapest entry, the cheapest with three quarters of the improvement from the
-            worst to the best score, and the last. Default "balanced".
+        quality: The entry that stands for it. If there is none, "fast" is the cheapest, "balanced" the
+            cheapest with three quarters of the improvement from the worst to the best score, and "best" the
+            last. Default "balanced".
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for the
             posterior mean.
 
@@ -256,10 +261,10 @@ def _of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
     def passes(entry: FrontEntry) -> float:
         return entry.forwards + 2 * entry.backwards + entry.model_forwards
 
+    if named := [entry for entry in front if quality in entry.qualities]:
+        return named[-1]
     scores = [entry.score for entry in front if entry.score is not None]
-    if not scores:
-        return front[max(len(front) - 3 + get_args(Quality).index(quality), 0)]
-    if quality == "best":
+    if quality == "best" or not scores:
         return front[-1]
     if quality == "fast":
         return min(front, key=passes)

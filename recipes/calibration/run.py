@@ -73,7 +73,7 @@ class Config:
     test_count: int = 150
     """Number of test images of the coverage."""
     alarms: int = 32
-    """Number of test images of every kind of wrong measurement."""
+    """Number of test images of every kind of wrong measurement; 0 for the coverage alone."""
     references: int = 256
     """Number of validation images, with which the fit is compared; at least those of the correction."""
     rights: int = 250
@@ -192,16 +192,6 @@ class Study:
         """Return coverage and p values of a task."""
         config = self.config
         levels = self.coverage(task)  # first: the fit uses its samples
-        known = range(max(config.count, config.references))
-        reference = self.statistics("val", task, "right", known)
-        counts = {"right": max(config.test_count, config.rights)}
-        counts |= dict.fromkeys(("noise", *WRONG[task]), config.alarms)
-        p_values = {
-            kind: [
-                conformal_p_value(reference, row) for row in self.statistics("test", task, kind, range(count))
-            ]
-            for kind, count in counts.items()
-        }
         return {
             "task": task,
             "prior": config.prior.name,
@@ -209,8 +199,21 @@ class Study:
             "test_images": config.test_count,
             "samples": config.samples,
             "evaluations": config.evaluations,
-            "references": len(known),
-            "p_values": p_values,
+            "references": max(config.count, config.references),
+            "p_values": self.p_values(task) if config.alarms else {},
+        }
+
+    def p_values(self, task: str) -> dict[str, list[float]]:
+        """Return the p values of right and of wrong measurements."""
+        config = self.config
+        reference = self.statistics("val", task, "right", range(max(config.count, config.references)))
+        counts = {"right": max(config.test_count, config.rights)}
+        counts |= dict.fromkeys(("noise", *WRONG[task]), config.alarms)
+        return {
+            kind: [
+                conformal_p_value(reference, row) for row in self.statistics("test", task, kind, range(count))
+            ]
+            for kind, count in counts.items()
         }
 
 

@@ -26,7 +26,7 @@ class Config(run.Config):
 
     test_count: int = 32
     tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
-    samplers: tuple[str, ...] = (DIFFPIR,)
+    samplers: tuple[str, ...] = (DIFFPIR, WIENER)
     evaluations: tuple[int, ...] = (8,)
 
     study: ClassVar[str] = PHOTOS

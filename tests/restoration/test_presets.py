@@ -226,31 +226,15 @@ def test_a_measured_front_is_asked_for_its_task(tmp_path: Path) -> None:
     (tmp_path / "fronts.json").write_text(json.dumps([*entries, masked]))
     assert [e.settings.num_steps for e in front_for(tmp_path, False, "inpaint")] == [7]
     assert [e.settings.num_steps for e in front_for(tmp_path, False, "deblur")] == steps
+    assert {e.task for task in ("sr2", "sr8") for e in front_for(tmp_path, False, task)} == {"sr4"}
+    (tmp_path / "fronts.json").write_text(json.dumps([*entries, entry(6, 0.2, task="jpeg")]))
+    assert [e.settings.num_steps for e in front_for(tmp_path, False, "jpeg10")] == [6]
     (tmp_path / "fronts.json").write_text('[{"settings": {}}]')
     with pytest.raises(ValueError, match=r"fronts\.json is no list of settings"):
         front_for(tmp_path, False, None)
     (tmp_path / "fronts.json").write_text(json.dumps([entry(5, 0.2) | {"settings": {"num_steps": 5}}]))
     with pytest.raises(ValueError, match=r"fronts\.json is no list of settings.*sampler must be one of"):
         front_for(tmp_path, False, None)
-
-
-def test_a_number_of_evaluations_takes_the_best_measured_entry_that_fits(tmp_path: Path) -> None:
-    samplers = [lavps.DiffPIR(UNBOUND, num_steps=8, zeta=0.3), lavps.WienerPIR(UNBOUND, zeta=0.6)]
-    entries = [FrontEntry.counted(Settings(s)) for s in (*samplers, lavps.WienerPIR(UNBOUND, num_steps=100))]
-    entries = [replace(entry, score=score) for entry, score in zip(entries, (0.2, 0.1, 0.15), strict=True)]
-    written = [replace(entry, task=task).to_dict() for task in ("sr4", "jpeg") for entry in entries]
-    (tmp_path / "fronts.json").write_text(json.dumps(written))
-    front = front_for(tmp_path, False, "sr4")
-    fitting = {count: chosen(front, evaluations=count).settings for count in (6, 8, 24, 25, 200)}
-    fast, best = entries[0].settings, entries[1].settings
-    assert fitting == {6: best.with_num_steps(6), 8: fast, 24: fast, 25: best, 200: best}
-    assert front_for(tmp_path, False, "sr8") == front_for(tmp_path, False, "sr2") == front
-    assert {entry.task for entry in front_for(tmp_path, False, "jpeg10")} == {"jpeg"}
-    assert {entry.task for entry in front_for(tmp_path, False, "denoise")} == {None}
-    named = replace(entries[0], qualities=("fast", "balanced")).to_dict()
-    (tmp_path / "fronts.json").write_text(json.dumps([named, entries[1].to_dict(), entries[2].to_dict()]))
-    front = front_for(tmp_path, False, "denoise")
-    assert [chosen(front, q).settings for q in ("fast", "balanced", "best")] == [fast, fast, best]
 
 
 @pytest.mark.parametrize(("operator", "spent"), [(lavps.operators.AveragePool(2), 3), (lambda x: x, 8)])

@@ -9,11 +9,10 @@ the denoiser and inference-model evaluations. A model folder may hold a measured
       "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
 
 ``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better;
-``task``, which may be left out, is the measurement of the score, and ``qualities``, which may be left out
-too, are the qualities that the entry stands for. Without a front of their own, ``inpaint`` uses that of
-``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and ``jpeg10`` that of ``jpeg``.
-The file is read from the folder of the inference model, or of the prior if there is none. Without the file,
-these are the defaults:
+``task``, which may be left out, is the measurement of the score. Without a front of their own, ``inpaint``
+uses that of ``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and ``jpeg10`` that
+of ``jpeg``. The file is read from the folder of the inference model, or of the prior if there is none.
+Without the file, these are the defaults:
 
 ==========  ==================  =====================================================================
 quality     without a model     LAVPS, safeguarded
@@ -30,9 +29,9 @@ time, without gradients: cheaper, and closer to the measurement; K = 25 and 50 w
 best, K = 50 with one. Under a latent prior MGDM and LAVPS take five gradients per step with Adam: a data step
 would need many passes through the decoder.
 
-In place of a quality, a number of denoiser evaluations may be given: the best entry of a measured front that
-takes no more, or the default for this number; else the balanced settings with as many steps as fit. Without a
-model, one evaluation gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
+In place of a quality, a number of denoiser evaluations may be given: the schedule for any task if there is
+one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
+gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
 """
 
 from __future__ import annotations
@@ -88,7 +87,6 @@ class FrontEntry:
         backwards: Backward passes through the denoiser per sample.
         model_forwards: Inference-model evaluations per sample.
         task: Task of the score; None for all tasks.
-        qualities: Qualities that the entry stands for.
     """
 
     settings: Settings
@@ -97,26 +95,25 @@ class FrontEntry:
     backwards: float
     model_forwards: float
     task: str | None = None
-    qualities: tuple[Quality, ...] = ()
 
     @classmethod
-    def counted(cls, settings: Settings, *qualities: Quality) -> FrontEntry:
+    def counted(cls, settings: Settings) -> FrontEntry:
         """Return an entry without a score, its cost counted."""
-        counts = (settings.counts.forwards, settings.counts.backwards, settings.counts.model_forwards)
-        return cls(settings, None, *counts, qualities=qualities)
+        counts = settings.counts
+        return cls(settings, None, counts.forwards, counts.backwards, counts.model_forwards)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontEntry:
         """Read an entry of ``fronts.json``."""
         names = ("score", "forwards", "backwards", "model_forwards")
         score, forwards, backwards, model_forwards = (float(values[name]) for name in names)
-        settings, qualities = Settings.from_dict(values["settings"]), tuple(values.get("qualities", ()))
-        return cls(settings, score, forwards, backwards, model_forwards, values.get("task"), qualities)
+        settings, task = Settings.from_dict(values["settings"]), values.get("task")
+        return cls(settings, score, forwards, backwards, model_forwards, task)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``fronts.json``, in plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"settings": self.settings.to_dict(), "qualities": list(self.qualities)}
+        return values | {"settings": self.settings.to_dict()}
 
 
 def _mgdm(num_steps: int, guidance: Guidance) -> Settings:
@@ -202,9 +199,7 @@ def front_for(
         return few_step_front(int((config.window or {})["evaluations"]))
     linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
-    *others, fast, balanced, best = table[amortized]
-    named = zip((fast, balanced, best), get_args(Quality), strict=True)
-    return [*map(FrontEntry.counted, others), *(FrontEntry.counted(*pair) for pair in named)]
+    return [FrontEntry.counted(settings) for settings in table[amortized]]
 
 
 def chosen(
@@ -214,9 +209,9 @@ def chosen(
 
     Args:
         front: Settings, best last.
-        quality: The entry that stands for it. If there is none, "fast" is the cheapest, "balanced" the
-            cheapest with three quarters of the improvement from the worst to the best score, and "best" the
-            last. Default "balanced".
+        quality: "fast", "balanced" and "best" are the last three entries of a front without scores. With
+            scores they are the cheapest entry, the cheapest with three quarters of the improvement from the
+            worst to the best score, and the last. Default "balanced".
         evaluations: Maximum number of denoiser evaluations per sample, instead of a quality; 1 for the
             posterior mean.
 
@@ -234,9 +229,9 @@ def chosen(
         return FrontEntry.counted(settings)
     if evaluations == 1 and not settings.models:
         return FrontEntry.counted(_MEAN)
-    fitting = [entry for entry in front if entry.forwards <= evaluations]
-    if able := [entry for entry in fitting if entry.score is not None or entry.forwards == evaluations]:
-        return able[-1]
+    tuned = [entry for entry in front if isinstance(entry.settings.template, TunedPIR)]
+    if exact := [entry for entry in tuned if entry.forwards == evaluations]:
+        return exact[0]
 
     def forwards(steps: int) -> float:
         try:
@@ -261,10 +256,10 @@ def _of_quality(front: Sequence[FrontEntry], quality: Quality) -> FrontEntry:
     def passes(entry: FrontEntry) -> float:
         return entry.forwards + 2 * entry.backwards + entry.model_forwards
 
-    if named := [entry for entry in front if quality in entry.qualities]:
-        return named[-1]
     scores = [entry.score for entry in front if entry.score is not None]
-    if quality == "best" or not scores:
+    if not scores:
+        return front[max(len(front) - 3 + get_args(Quality).index(quality), 0)]
+    if quality == "best":
         return front[-1]
     if quality == "fast":
         return min(front, key=passes)

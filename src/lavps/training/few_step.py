@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from ..operators.families import OperatorFamily
 from ..priors import CountingPrior, EDMPrior, NetworkPrior
+from ..priors.precision import Autocast
 from ..random import NoiseStreams
 from ..samplers.base import Run
 from ..samplers.few_step import FewStepModel, JudgedModel
@@ -149,7 +150,12 @@ class FewStepTask:
         return found
 
     def _score(self, task: int, images: Tensor, items: Sequence[int], seed: int) -> Tensor:
-        problem = simulate_family(images, items, self.families[task], self.noise, seed).repeat(2)
-        run = Run(CountingPrior(self.prior), problem, NoiseStreams.from_seed(len(images), seed, items, 2))
-        *_, last = self.sampler.steps(run)
-        return score_of(last.x_0, images, problem, self.perceptual)
+        prior, device = copy.copy(self.prior), images.device.type
+        if torch.is_autocast_enabled(device):
+            prior.network = Autocast(self.network, torch.get_autocast_dtype(device))
+        # Data steps solve linear systems, which takes full precision.
+        with torch.autocast(device, enabled=False):
+            problem = simulate_family(images, items, self.families[task], self.noise, seed).repeat(2)
+            run = Run(CountingPrior(prior), problem, NoiseStreams.from_seed(len(images), seed, items, 2))
+            *_, last = self.sampler.steps(run)
+            return score_of(last.x_0, images, problem, self.perceptual)

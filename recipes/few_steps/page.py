@@ -20,6 +20,7 @@ PHOTOS = f"{STUDY}_photos"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
 DAPS = "DAPS"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
+PRESET = "TunedPIR (photos64)"  # the preset of this prior, where it has a schedule of its own
 # Numbers of denoiser evaluations of the samplers that are tuned for each task.
 BUDGETS = {
     DIFFPIR: (4, 8, 12, 25, 50),
@@ -42,6 +43,7 @@ COMPARED = (
     (LEARNED, 8, 25),
     (LEARNED, 8, 8),
     (LEARNED, 4, 4),
+    (PRESET, 8, 8),
 )
 COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25, 50))
 SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
@@ -227,6 +229,7 @@ class Page:
         compared += [(TRAINED, 4, DIFFPIR, other) for other in (4, 8, 25, 50)]
         compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8)]
         compared += [(TRAINED, 4, rival, 25) for rival in (DDNM, WIENER, DAPS)]
+        compared += [(PRESET, 8, DIFFPIR, 8), (PRESET, 8, LEARNED, 8)]
         compared += [(WIENER, count, DIFFPIR, count) for count in self.evaluations]
         for task in self.tasks:
             for name, count, rival, other in compared:

@@ -12,24 +12,27 @@ from typing import ClassVar
 import optuna
 import tyro
 
-from lavps.samplers import UNBOUND, DiffPIR, Settings, WienerPIR
+from lavps.benchmark import Benchmark
+from lavps.restoration.presets import read_fronts
+from lavps.samplers import UNBOUND, DiffPIR, Settings, TunedPIR, WienerPIR
 from lavps.training.crops import RandomCrops
 
 from ..common.pages import write_json
 from . import run
-from .page import DIFFPIR, PHOTOS, WIENER
+from .page import DIFFPIR, PHOTOS, PRESET, WIENER
 
 
 @dataclass(frozen=True)
 class Config(run.Config):
-    """DiffPIR and the learned schedules on the central crops of photographs."""
+    """DiffPIR, WienerPIR, the learned schedules and the few-step model on the central crops of photographs."""
 
     test_count: int = 32
     tasks: tuple[str, ...] = ("sr4", "motion-blur", "centre-box", "jpeg")
     samplers: tuple[str, ...] = (DIFFPIR, WIENER)
-    evaluations: tuple[int, ...] = (8,)
+    evaluations: tuple[int, ...] = (8, 25)
 
     study: ClassVar[str] = PHOTOS
+    left_out: ClassVar[tuple[tuple[str, int], ...]] = (("jpeg", 25),)  # its data steps are slow
 
     @property
     def prior(self) -> Path:
@@ -39,6 +42,15 @@ class Config(run.Config):
     def images(self, file: Path, shape: tuple[int, ...]) -> RandomCrops:
         """Open the photographs of a split."""
         return RandomCrops.open(file, (shape[1], shape[2]), shape[0], cache=self.work / self.study)
+
+    def methods(self, benchmark: Benchmark, task: str) -> list[tuple[str, int, Settings]]:
+        """Return the methods of a task, with the schedule of the prior's presets if it has one."""
+        presets = [
+            (PRESET, round(entry.forwards), entry.settings)
+            for entry in read_fronts(self.prior, task)
+            if isinstance(entry.settings.template, TunedPIR) and entry.forwards in self.evaluations
+        ]
+        return super().methods(benchmark, task) + presets
 
     def learned_methods(self) -> list[tuple[str, int, Settings]]:
         """Return the learned schedules, and the defaults of samplers that are otherwise tuned."""

@@ -73,6 +73,7 @@ class Config(Study):
     """Whether to write the page from the stored numbers, without sampling."""
 
     study: ClassVar[str] = STUDY
+    left_out: ClassVar[tuple[tuple[str, int], ...]] = LEFT_OUT
 
     def run(self) -> None:
         """Measure, or read what was measured, and write the page."""
@@ -142,10 +143,14 @@ class Config(Study):
         names = [
             (name, count) for name in self.samplers for count in BUDGETS[name] if count in self.evaluations
         ]
-        names = [pair for pair in names if (task, pair[1]) not in LEFT_OUT]
-        able = [pair for pair in names if pair[0] not in LINEAR_ONLY or task not in NONLINEAR]
-        found = [(name, count, self.tuned(benchmark, name, count)) for name, count in able]
-        return found + [m for m in self.learned_methods() if m[0] not in LINEAR_ONLY or task not in NONLINEAR]
+
+        def able(name: str, count: int) -> bool:
+            return (task, count) not in self.left_out and (name not in LINEAR_ONLY or task not in NONLINEAR)
+
+        found = [
+            (name, count, self.tuned(benchmark, name, count)) for name, count in names if able(name, count)
+        ]
+        return found + [method for method in self.learned_methods() if able(*method[:2])]
 
     def learned_methods(self) -> list[tuple[str, int, Settings]]:
         """Return the learned schedules, and the few-step model if the prior has one."""

@@ -55,6 +55,12 @@ FEW_STEP = {
     "validate-every": 230, "checkpoint-every": 25, "preview-every": 230, "log-every": 10,
     "init-from": "earlier/synthfaces64-4steps", "init-prior": "earlier/synthfaces64",
 }  # fmt: skip
+PHOTOS_FEW_STEP = {
+    "crop": "random", "quarter-turns": "", "evaluations": 4, "batch-size": 8, "steps": 900, "learning-rate": 2e-4,
+    "weight-decay": 0.0, "warmup-steps": 30, "cooldown-steps": 600, "ema-decay": "0.98 0.995", "precision": "bf16",
+    "weights": "bfloat16", "validation-images": 32, "validate-every": 200, "checkpoint-every": 50, "preview-every": 600,
+    "log-every": 10,
+}  # fmt: skip
 # The paper evaluates its model in the last 10, 20 or 30 % of the steps only.
 INFERENCE = {
     "network": "unet-mini", "window": 0.3, "solver-steps": 3, "step-counts": "50 100", "batch-size": 32, "steps": 300,
@@ -127,6 +133,10 @@ SMALL = {
         "prior", "photos64", PHOTOS,
         "A prior of patches of photographs, for photographs of any size, in windows. Its training continued that of an earlier version "
         "(`earlier/`, in the repository's history), which had seen 38,400 images.",
+    ),
+    "photos64-4steps": Model(
+        "few-step", "photos64", PHOTOS_FEW_STEP,
+        "A few-step model of the prior `photos64`: its network, trained further through the sampler, for 4 evaluations and any linear operator.",
     ),
 } | {
     f"synthfaces64-{task}": warm_start("synthfaces64", task, INFERENCE) for task in ("sr4", "motion-blur", "centre-box")

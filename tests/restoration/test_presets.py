@@ -229,6 +229,10 @@ def test_a_measured_front_is_asked_for_its_task(tmp_path: Path) -> None:
     assert {e.task for task in ("sr2", "sr8") for e in front_for(tmp_path, False, task)} == {"sr4"}
     (tmp_path / "fronts.json").write_text(json.dumps([*entries, entry(6, 0.2, task="jpeg")]))
     assert [e.settings.num_steps for e in front_for(tmp_path, False, "jpeg10")] == [6]
+    ordered = [replace(e, score=None, task="jpeg").to_dict() for e in front_for(None, False, None)]
+    (tmp_path / "fronts.json").write_text(json.dumps([*entries, *ordered]))
+    unscored = [chosen(front_for(tmp_path, False, "jpeg"), q).forwards for q in ("fast", "balanced", "best")]
+    assert unscored == [8, 25, 100]
     (tmp_path / "fronts.json").write_text('[{"settings": {}}]')
     with pytest.raises(ValueError, match=r"fronts\.json is no list of settings"):
         front_for(tmp_path, False, None)

@@ -8,11 +8,12 @@ the denoiser and inference-model evaluations. A model folder may hold a measured
     [{"settings": {"sampler": "MGDM", "num_steps": 50, "guidance": {"kind": "Gradient", "steps": 1}},
       "score": 0.071, "forwards": 97, "backwards": 48, "model_forwards": 0, "task": "sr4"}]
 
-``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better;
-``task``, which may be left out, is the measurement of the score. Without a front of their own, ``inpaint``
-uses that of ``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and ``jpeg10`` that
-of ``jpeg``. The file is read from the folder of the inference model, or of the prior if there is none.
-Without the file, these are the defaults:
+``settings`` are those of :class:`~lavps.samplers.settings.Settings`; ``score`` is LPIPS, lower is better, or
+null in all entries of a task, whose order then counts: the last three are ``fast``, ``balanced`` and
+``best``. ``task``, which may be left out, is the measurement of the score. Without a front of their own,
+``inpaint`` uses that of ``centre-box``, ``deblur`` that of ``motion-blur``, ``sr8`` that of ``sr4``, and
+``jpeg10`` that of ``jpeg``. The file is read from the folder of the inference model, or of the prior if there
+is none. Without the file, these are the defaults:
 
 ==========  ==================  =====================================================================
 quality     without a model     LAVPS, safeguarded
@@ -105,10 +106,9 @@ class FrontEntry:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FrontEntry:
         """Read an entry of ``fronts.json``."""
-        names = ("score", "forwards", "backwards", "model_forwards")
-        score, forwards, backwards, model_forwards = (float(values[name]) for name in names)
-        settings, task = Settings.from_dict(values["settings"]), values.get("task")
-        return cls(settings, score, forwards, backwards, model_forwards, task)
+        counts = {name: float(values[name]) for name in ("forwards", "backwards", "model_forwards")}
+        score = None if values["score"] is None else float(values["score"])
+        return cls(Settings.from_dict(values["settings"]), score, **counts, task=values.get("task"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``fronts.json``, in plain JSON values."""
@@ -157,7 +157,7 @@ _LINEAR_TASKS = TASKS.keys() - {"hdr", "jpeg", "jpegQ", "phase-retrieval"}
 
 
 def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
-    """Return the measured front of a model folder for a task, best score last; empty if there is none.
+    """Return the front of a model folder for a task, best last; empty if there is none.
 
     Raises:
         ValueError: The file does not have the format above.
@@ -171,7 +171,8 @@ def read_fronts(folder: str | Path, task: str | None) -> list[FrontEntry]:
         raise ValueError(f"{file} is no list of settings with score and costs: {error!r}") from error
     for known in (task, *_kin(str(task)), None):
         if own := [entry for entry in entries if entry.task == known]:
-            return sorted(own, key=lambda entry: -float(entry.score or 0.0))
+            scored = all(entry.score is not None for entry in own)
+            return sorted(own, key=lambda entry: -float(entry.score or 0.0)) if scored else own
     return []
 
 

@@ -13,6 +13,7 @@ import torch
 
 import lavps
 from lavps.guidance import Amortized, Gradient, Guidance, Linearized, linearized, switch
+from lavps.operators.registry import family_from
 from lavps.priors import CountingPrior
 from lavps.restoration import Restorer
 from lavps.restoration.pacing import PassTimes, parse_duration, within_budget
@@ -251,6 +252,19 @@ def test_the_library_takes_the_presets_of_the_operators_task(
     prior = lavps.load_prior(tmp_path)
     y = operator(torch.zeros(1, *prior.image_shape))
     assert lavps.restore(y, operator, prior, noise=0.1, quality="fast").trace.forwards == spent
+
+
+@pytest.mark.parametrize("task", ["sr2", "sr8", "jpeg10"])
+def test_photos64_has_presets_where_the_schedule_for_any_task_is_behind(task: str) -> None:
+    folder = Path(__file__).parents[2] / "zoo" / "photos64"
+    prior = lavps.load_prior(folder)
+    own, others = (chosen(front_for(folder, False, name), "fast").settings for name in (task, "denoise"))
+    assert own != others == chosen(front_for(None, False, task), "fast").settings
+    operator = family_from(task, prior.image_shape).draw([0], prior.image_shape, 0)
+    problem = lavps.InverseProblem.simulate(torch.zeros(1, *prior.image_shape), operator, 0.05)
+    posterior = own.sampler(prior).sample(problem)
+    assert posterior.trace.forwards == 8
+    assert float(posterior.chi_square) < 2
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,20 @@ def test_from_the_command_line_to_a_restored_image(
     with pytest.raises(SystemExit) as stop:
         main([*words, "--task", "sr2", "--noise", "0.05", *out])
     assert "no schedule of lavps tune" in capsys.readouterr().err
+
+
+def test_a_schedule_tuned_in_half_precision_is_for_the_same_prior(tmp_path: Path) -> None:
+    prior = write_prior(tmp_path / "prior", front=False)
+    found = []
+    for precision in ("fp32", "bf16"):
+        file = tmp_path / f"{precision}.json"
+        main(
+            ["tune", "--prior", str(prior), "--task", "sr2", "--noise", "0.05", "--evaluations", "3",
+             "--iterations", "2", "--images", "4", "--validation-images", "4", "--device", "cpu",
+             "--precision", precision, "-o", str(file)]
+        )  # fmt: skip
+        found.append(TunedSchedule.read(file))
+    exact, half = found
+    assert half.prior == exact.prior
+    assert half.scores["before"] == pytest.approx(exact.scores["before"], rel=0.02)
+    assert half.scores["before"] != exact.scores["before"]

@@ -16,6 +16,7 @@ from ..data_step import Stationary
 from ..devices import resolve_device
 from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
+from ..priors.precision import Precision
 from ..restoration.schedules import TunedSchedule
 from ..samplers import Settings, WienerPIR
 from ..training.data import image_of
@@ -50,6 +51,7 @@ class Tune:
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
     seed: N[int] = 0  # Seed of images, operators and noise.
     checkpointing: bool = False  # Recomputation of activations, for large networks.
+    precision: Precision = "fp32"  # Precision of the network; the sampler stays in fp32.
     compile: bool = False  # Compilation of the network, which takes a minute and makes every step faster.
     # File of the schedule.
     output: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])] = Path("schedule.json")
@@ -64,7 +66,7 @@ class Tune:
             if self.evaluations < 2 or min(self.iterations, self.batch, self.validation_images) < 1:
                 raise ValueError("--evaluations must be at least 2, the other numbers at least 1")
             device = resolve_device(self.device)
-            prior = load_prior(self.prior, device, compiled=self.compile)
+            prior = load_prior(self.prior, device, precision=self.precision, compiled=self.compile)
             shape = prior_image_shape(prior, "lavps tune")
             families = [family_from(task, shape) for task in self.task]
             count = self.images + self.validation_images

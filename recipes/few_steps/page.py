@@ -37,6 +37,7 @@ NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
 LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
 # Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.
 COMPARED = (
+    (TRAINED, 4, 8),
     (TRAINED, 4, 25),
     (TRAINED, 4, 50),
     (LEARNED, 8, 50),

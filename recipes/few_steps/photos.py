@@ -32,6 +32,7 @@ class Config(run.Config):
     evaluations: tuple[int, ...] = (8, 25)
 
     study: ClassVar[str] = PHOTOS
+    budgets: ClassVar[dict[str, tuple[int, ...]]] = {DIFFPIR: (8, 25), WIENER: (8,)}
     left_out: ClassVar[tuple[tuple[str, int], ...]] = (("jpeg", 25),)  # its data steps are slow
 
     @property

@@ -73,6 +73,7 @@ class Config(Study):
     """Whether to write the page from the stored numbers, without sampling."""
 
     study: ClassVar[str] = STUDY
+    budgets: ClassVar[dict[str, tuple[int, ...]]] = BUDGETS
     left_out: ClassVar[tuple[tuple[str, int], ...]] = LEFT_OUT
 
     def run(self) -> None:
@@ -141,7 +142,10 @@ class Config(Study):
     def methods(self, benchmark: Benchmark, task: str) -> list[tuple[str, int, Settings]]:
         """Return name, number of evaluations and settings of the methods of a task."""
         names = [
-            (name, count) for name in self.samplers for count in BUDGETS[name] if count in self.evaluations
+            (name, count)
+            for name in self.samplers
+            for count in self.budgets[name]
+            if count in self.evaluations
         ]
 
         def able(name: str, count: int) -> bool:

@@ -109,6 +109,15 @@ def test_the_result_of_the_front_page_is_that_of_the_study() -> None:
         assert crps["jpeg", theirs, count] < crps["jpeg", ours, count]
 
 
+def test_the_result_on_photographs_is_that_of_the_study() -> None:
+    records = json.loads((ROOT / "benchmarks" / "few_steps_photos.json").read_text())
+    assert {r["images"] for r in records} == {32}
+    lpips = {(r["task"], r["name"], r["evaluations"]): r["lpips"] for r in records}
+    for task, count in product(("sr4", "motion-blur", "centre-box"), (8, 25)):
+        pair = lpips[task, "DiffPIR", count], lpips[task, "few-step model", 4]
+        assert non_inferiority(*pair).is_non_inferior
+
+
 def test_the_inception_distances_of_the_front_page_are_those_of_the_study() -> None:
     records = json.loads((ROOT / "benchmarks" / "few_steps_inception.json").read_text())
     first = []

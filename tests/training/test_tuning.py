@@ -173,6 +173,36 @@ def test_the_numbers_must_fit_together() -> None:
             lavps.TunedPIR.like(lavps.WienerPIR(oracle_mixture(), num_steps=3, **other))
 
 
+class Waves:
+    """The exact denoiser of Gaussian images with the power spectrum of the sampler's covariance."""
+
+    schedule = lavps.schedule.VE()
+
+    def __init__(self, side: int) -> None:
+        self.image_shape = (3, side, side)
+
+    def denoise(self, x_t: Tensor, t: Tensor) -> Tensor:
+        level = self.schedule.noise_level(t)
+        scale = (self.schedule.alpha(t) * level.square()).to(x_t).reshape(-1, 1, 1, 1)
+        return Stationary().product(level, x_t)(x_t / scale)
+
+
+def test_samples_of_large_images_are_as_close_as_those_of_small_ones() -> None:
+    """Thirty steps do not solve the first draw of a large image with few known pixels."""
+    errors = []
+    for side in (64, 256):
+        prior = Waves(side)
+        like, noise = (
+            torch.randn(1, *prior.image_shape, generator=torch.Generator().manual_seed(n)) for n in (0, 1)
+        )
+        truth = Stationary().product(torch.tensor(LARGEST_LEVEL), like, 0.5)(noise)
+        known = torch.rand(1, side, side, generator=torch.Generator().manual_seed(2)) < 0.17
+        problem = lavps.InverseProblem.simulate(truth, lavps.operators.Mask(known), 0.05)
+        samples = lavps.TunedPIR.universal(prior, 4).sample(problem).samples
+        errors.append(float((samples[:, 0] - truth).square().mean().sqrt()))
+    assert errors[1] < 1.3 * errors[0], errors
+
+
 def test_from_the_command_line_to_a_restored_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

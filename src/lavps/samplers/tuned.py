@@ -26,6 +26,7 @@ from __future__ import annotations
 
 __all__ = ["TunedPIR"]
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
@@ -50,6 +51,9 @@ from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
 
+_SIDE = 64  # pixels; up to this side ``solver_steps`` suffice for the first draw
+_LARGEST_GROWTH = 10.0
+
 
 @dataclass(frozen=True)
 class TunedPIR(Sampler):
@@ -67,7 +71,8 @@ class TunedPIR(Sampler):
         by_noise: Change of the numbers with the noise of the measurement; None for none.
         by_unobserved: Change of the numbers with the noise level of the unobserved part; None for none.
         covariance: Covariance C of x_0 given x_t.
-        solver_steps: Maximum number of conjugate-gradient steps of a data step.
+        solver_steps: Maximum number of conjugate-gradient steps of a data step. The first draw, without a
+            denoiser evaluation, takes up to ten times as many for images larger than 64 pixels.
         full_draw: Whether the last data step perturbs x_0 too. It makes the draw exact where x_0 given x_t
             is Gaussian, and shows as grain where an image is flat.
 
@@ -208,15 +213,21 @@ class TunedPIR(Sampler):
         problem = run.measured
         blank = problem.like.new_zeros(len(problem), *problem.image_shape)
         level = torch.tensor(LARGEST_LEVEL, dtype=torch.float64)
+        # Long waves make the solution slow, and a larger image has longer ones.
+        size = problem.image_shape[1:]
+        growth = max(math.prod(size) ** (1.0 / len(size)) / _SIDE, 1.0)
+        solver_steps = math.ceil(self.solver_steps * min(growth**1.5, _LARGEST_GROWTH))
         with torch.no_grad():
-            drawn = self._data_step(run, blank, level, 0, full=True)
+            drawn = self._data_step(run, blank, level, 0, full=True, solver_steps=solver_steps)
             if not depend:
                 return drawn, None
             noise, probe = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
-            args = (self.covariance, level, noise, probe, self.solver_steps)
+            args = (self.covariance, level, noise, probe, solver_steps)
             return drawn, problem_properties(problem, drawn, *args)
 
-    def _data_step(self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool) -> Tensor:
+    def _data_step(
+        self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool, solver_steps: int | None = None
+    ) -> Tensor:
         """Return the data step with the measurement perturbed; ``full`` perturbs x_0 too."""
         problem = run.measured
         return data_step(
@@ -224,7 +235,7 @@ class TunedPIR(Sampler):
             x_0,
             self.covariance,
             level,
-            solver_steps=self.solver_steps,
+            solver_steps=solver_steps or self.solver_steps,
             image_noise=run.normal(Purpose.DATA_STEP, index, 1) if full else None,
             measurement_noise=run.noise.normal(Purpose.DATA_STEP, problem.y.shape[1:], problem.y, index, 0),
         )

@@ -51,9 +51,6 @@ from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .diffpir import WienerPIR
 
-_SIDE = 64  # pixels; up to this side ``solver_steps`` suffice for the first draw
-_LARGEST_GROWTH = 10.0
-
 
 @dataclass(frozen=True)
 class TunedPIR(Sampler):
@@ -213,21 +210,19 @@ class TunedPIR(Sampler):
         problem = run.measured
         blank = problem.like.new_zeros(len(problem), *problem.image_shape)
         level = torch.tensor(LARGEST_LEVEL, dtype=torch.float64)
-        # Long waves make the solution slow, and a larger image has longer ones.
+        # Long waves make the solution slow, and an image larger than 64 pixels has longer ones.
         size = problem.image_shape[1:]
-        growth = max(math.prod(size) ** (1.0 / len(size)) / _SIDE, 1.0)
-        solver_steps = math.ceil(self.solver_steps * min(growth**1.5, _LARGEST_GROWTH))
+        growth = max(math.prod(size) ** (1.0 / len(size)) / 64.0, 1.0)
+        longer = replace(self, solver_steps=math.ceil(self.solver_steps * min(growth**1.5, 10.0)))
         with torch.no_grad():
-            drawn = self._data_step(run, blank, level, 0, full=True, solver_steps=solver_steps)
+            drawn = longer._data_step(run, blank, level, 0, full=True)
             if not depend:
                 return drawn, None
             noise, probe = (run.normal(Purpose.DATA_STEP, 0, index) for index in (1, 2))
-            args = (self.covariance, level, noise, probe, solver_steps)
+            args = (self.covariance, level, noise, probe, longer.solver_steps)
             return drawn, problem_properties(problem, drawn, *args)
 
-    def _data_step(
-        self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool, solver_steps: int | None = None
-    ) -> Tensor:
+    def _data_step(self, run: Run, x_0: Tensor, level: Tensor, index: int, *, full: bool) -> Tensor:
         """Return the data step with the measurement perturbed; ``full`` perturbs x_0 too."""
         problem = run.measured
         return data_step(
@@ -235,7 +230,7 @@ class TunedPIR(Sampler):
             x_0,
             self.covariance,
             level,
-            solver_steps=solver_steps or self.solver_steps,
+            solver_steps=self.solver_steps,
             image_noise=run.normal(Purpose.DATA_STEP, index, 1) if full else None,
             measurement_noise=run.noise.normal(Purpose.DATA_STEP, problem.y.shape[1:], problem.y, index, 0),
         )

@@ -3,7 +3,7 @@
     python -m recipes.zoo.presets --data DATA --lpips FILE
 
 The schedule for any task, learned with faces, is behind WienerPIR and DiffPIR in super-resolution and JPEG of photographs
-(benchmarks/few_steps.md). JPEG takes WienerPIR with as many evaluations: gradients through its data steps cost minutes per step.
+(benchmarks/few_steps.md). JPEG takes WienerPIR with as many evaluations: gradients through its data steps are slow.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ time, without gradients: cheaper, and closer to the measurement; K = 25 and 50 w
 best, K = 50 with one. Under a latent prior MGDM and LAVPS take five gradients per step with Adam: a data step
 would need many passes through the decoder.
 
-In place of a quality, a number of denoiser evaluations may be given: the schedule for any task if there is
-one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
+In place of a quality, a number of denoiser evaluations may be given: the learned schedule of the front if it
+has one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
 gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
 """
 

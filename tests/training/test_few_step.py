@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 import lavps
-from lavps.amortization.loading import load_few_step
+from lavps.amortization.few_step import few_step_folder, load_few_step, save_few_step
+from lavps.amortization.loading import prior_hash
+from lavps.apps.service.jobs import Options
+from lavps.apps.service.pool import ModelPool
 from lavps.checkpoints.folder import read_config, save_model
 from lavps.cli import main
 from lavps.data_step.residuals import residual_power
@@ -21,6 +25,8 @@ from lavps.evaluation import oracle_mixture, oracle_problem
 from lavps.operators.families import FixedOperator
 from lavps.operators.registry import family_from
 from lavps.priors.protocol import WrappedPrior
+from lavps.restoration.presets import chosen, front_for
+from lavps.restoration.restorer import Restorer
 from lavps.samplers import UNBOUND, OutOfDistributionWarning, Settings
 from lavps.training.few_step import FewStepTask
 from support.restoring import SIZE, picture, save, write_prior
@@ -236,6 +242,92 @@ def test_from_training_to_a_restored_image(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         main([*words, "--prior", str(other), "--inference-model", str(run / "model"), "--overwrite"])
     assert "was trained with prior" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def companions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a prior and the few-step model that belongs to it."""
+    folder = tmp_path_factory.mktemp("zoo")
+    prior = lavps.load_prior(write_prior(folder / "faces", front=False))
+    images = 0.3 * torch.randn(4, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    families = [FixedOperator(lavps.operators.Identity())]
+    task = FewStepTask(prior, 4, families, (0.02, 0.1), images)
+    with torch.no_grad():
+        for weight in task.network.parameters():
+            weight.mul_(1.01)
+    save_few_step(folder / "faces-4steps", task, read_config(folder / "faces"), ALL)
+    return folder
+
+
+def test_fast_takes_the_few_step_model_beside_the_prior(companions: Path, tmp_path: Path) -> None:
+    prior, model = companions / "faces", companions / "faces-4steps"
+    photo = save(tmp_path / "photo.png", picture(4, 4))
+
+    def restored(output: str, *words: str) -> Path:
+        options = ["--noise", "0.05", "--device", "cpu", "--prior", str(prior), *words]
+        main(["restore", str(photo), *options, "--output", str(tmp_path / output)])
+        return tmp_path / output
+
+    fast = restored("fast", "--task", "sr2", "--quality", "fast")
+    manifest = json.loads((fast / "photo.json").read_text())
+    assert manifest["settings"]["sampler"] == "FewStep"
+    assert manifest["model"]["weights_hash"] == prior_hash(load_few_step(model).prior)
+    main(["replay", str(fast / "photo.json")])
+    explicit = restored("explicit", "--task", "sr2", "--inference-model", str(model))
+    four = restored("four", "--task", "sr2", "--evaluations", "4")
+    assert len({(folder / "photo.png").read_bytes() for folder in (fast, explicit, four)}) == 1
+    words = ["--task", "sr2", "--noise", "0.05", "--device", "cpu", "--prior", str(prior)]
+    main(["restore-bulk", str(photo), str(tmp_path / "bulk"), *words, "--quality", "fast", "--workers", "0"])
+    assert (tmp_path / "bulk" / "photo.png").read_bytes() == (fast / "photo.png").read_bytes()
+    half = restored("half", "--task", "sr2", "--quality", "fast", "--precision", "bf16")
+    assert (half / "photo.png").read_bytes() != (fast / "photo.png").read_bytes()
+
+    for name, options in {"others": ("--quality", "balanced"), "eight": ("--evaluations", "8")}.items():
+        manifest = json.loads((restored(name, "--task", "sr2", *options) / "photo.json").read_text())
+        assert manifest["settings"]["sampler"] in ("WienerPIR", "TunedPIR")
+        assert manifest["model"] is None
+    manifest = json.loads((restored("hdr", "--task", "hdr", "--quality", "fast") / "photo.json").read_text())
+    assert manifest["settings"]["sampler"] == "TunedPIR"
+
+
+def test_the_library_and_the_service_take_the_few_step_model_too(companions: Path) -> None:
+    prior = lavps.load_prior(companions / "faces")
+    model = load_few_step(companions / "faces-4steps", prior)
+    y, operator = torch.zeros(2, 3, 4, 4), lavps.operators.AveragePool(2)
+    explicit = lavps.restore(y, operator, prior, 0.1, samples=2, model=model)
+    for options in ({"quality": "fast"}, {"evaluations": 4}):
+        found = lavps.restore(y, operator, prior, 0.1, samples=2, **options)
+        assert torch.equal(found.samples, explicit.samples)
+    assert lavps.restore(y, operator, prior, 0.1, quality="fast").trace.acceptance is not None
+    assert lavps.restore(y, operator, prior, 0.1).trace.forwards == 25
+    pool = ModelPool({"faces": (str(companions / "faces"), None)})
+    assert isinstance(pool.settings(Options("faces", "sr2", 0.05, quality="fast")).template, lavps.FewStep)
+    assert isinstance(pool.settings(Options("faces", "jpeg", 0.05, quality="fast")).template, lavps.TunedPIR)
+
+
+def test_a_few_step_model_of_another_prior_is_left_out(companions: Path, tmp_path: Path) -> None:
+    shutil.copytree(companions, tmp_path / "zoo")
+    folder = tmp_path / "zoo" / "faces"
+    assert few_step_folder(folder) == tmp_path / "zoo" / "faces-4steps"
+    network = lavps.load_prior(folder).network
+    with torch.no_grad():
+        next(network.parameters()).add_(0.01)
+    save_model(folder, network, read_config(folder))
+    assert few_step_folder(folder) is None
+    assert few_step_folder(None) is None
+    assert chosen(front_for(folder, False, "sr2"), "fast").forwards == 8
+    settings = Settings(lavps.FewStep(UNBOUND, UNBOUND))
+    with pytest.raises(ValueError, match="need a few-step model of the prior"):
+        Restorer(lavps.load_prior(folder), settings)
+
+
+def test_a_smaller_weight_of_lpips_needs_lpips(
+    companions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "few-step", "--prior", str(companions / "faces"), "--data", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        main([*words, "--output", str(tmp_path / "run"), "--lpips-weight", "0.5", "--cpu"])
+    assert "give --lpips" in capsys.readouterr().err
 
 
 def test_autocast_is_for_the_network_alone(tmp_path: Path) -> None:

@@ -1,16 +1,14 @@
-"""Saving and loading of inference models, few-step models and conditional denoisers."""
+"""Saving and loading of inference models and conditional denoisers."""
 
 from __future__ import annotations
 
 __all__ = [
     "check_fits",
+    "check_of",
     "load_conditional",
-    "load_few_step",
     "load_inference_model",
-    "load_model",
     "prior_hash",
     "save_conditional",
-    "save_few_step",
     "save_inference_model",
 ]
 
@@ -24,7 +22,6 @@ import torch
 from ..checkpoints.folder import (
     ModelConfig,
     build_described,
-    load_model_prior,
     load_weights,
     model_folder,
     read_config,
@@ -32,9 +29,7 @@ from ..checkpoints.folder import (
 )
 from ..checkpoints.hashes import tensors_hash, weights_hash
 from ..priors import EDMPrior, GaussianMixturePrior, NetworkPrior, Prior
-from ..samplers import FewStepModel, Settings, TunedPIR
 from ..schedule import Schedule
-from ..training.few_step import FewStepTask
 from .conditional import ConditionalDenoiser, ConditionalTask
 from .conditioning import Conditioning, LikelihoodGradient, Palette
 from .inference import InferenceTask
@@ -138,13 +133,13 @@ def load_inference_model(
     )
     load_weights(folder, model, config)
     model.eval().requires_grad_(False).to(device)
-    model.check_prior = _check_of(config)
+    model.check_prior = check_of(config)
     if prior is not None:
         model.check_prior(prior)
     return model
 
 
-def _check_of(config: ModelConfig) -> Callable[[Prior], None]:
+def check_of(config: ModelConfig) -> Callable[[Prior], None]:
     """Return a function that raises ValueError for priors other than that of a model's training."""
 
     def check(candidate: Prior) -> None:
@@ -154,69 +149,6 @@ def _check_of(config: ModelConfig) -> Callable[[Prior], None]:
         check_fits(config, found, candidate.schedule, getattr(candidate, "name", None))
 
     return check
-
-
-def save_few_step(
-    folder: str | Path,
-    task: FewStepTask,
-    prior: ModelConfig,
-    limits: Sequence[float],
-    training: Mapping[str, Any] | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> ModelConfig:
-    """Write a trained few-step model as a model folder.
-
-    Args:
-        folder: Folder, created if missing.
-        task: Training task with the network.
-        prior: Configuration of the prior.
-        limits: Largest accepted powers of the residual (:meth:`FewStepTask.limits`).
-        training: Settings and metrics of the training, for the reader.
-        dtype: Precision of the stored weights.
-    """
-    described = task.describe()
-    config = ModelConfig(
-        "few-step",
-        prior.network,
-        prior.schedule,
-        prior.image_shape,
-        prior.prediction,
-        prior.time_input,
-        prior.sigma_data,
-        operator={name: described[name] for name in ("tasks", "noise") if name in described},
-        window={
-            "evaluations": described["evaluations"],
-            "power_limits": list(limits),
-            "schedule": Settings(task.sampler).to_dict(),
-        },
-        prior_hash=prior.weights_hash,
-        training=dict(training or {}),
-    )
-    return save_model(folder, task.network, config, dtype)
-
-
-def load_few_step(
-    path: str | Path, prior: Prior | None = None, device: str | torch.device = "cpu"
-) -> FewStepModel:
-    """Return the few-step model in a model folder or at a Hub id; the arguments are those above."""
-    denoiser, config = load_model_prior(path, device, "few-step"), read_config(path)
-    window, check = config.window or {}, _check_of(config)
-    sampler = Settings.from_dict(window["schedule"]).template
-    if not isinstance(sampler, TunedPIR):
-        raise ValueError(f"{path}: the schedule of a few-step model is one of TunedPIR, not of {sampler}")
-    if prior is not None:
-        check(prior)
-    if "power_limits" not in window:
-        raise ValueError(f"{path} is a few-step model of an earlier version: train it again")
-    return FewStepModel(denoiser, tuple(map(float, window["power_limits"])), sampler, check)
-
-
-def load_model(
-    path: str | Path, prior: Prior | None = None, device: str | torch.device = "cpu"
-) -> InferenceModel | FewStepModel:
-    """Return the inference model or few-step model in a model folder or at a Hub id."""
-    load = load_few_step if read_config(path).kind == "few-step" else load_inference_model
-    return load(path, prior, device)
 
 
 def save_conditional(

@@ -6,12 +6,12 @@ __all__ = ["Models", "Precision"]
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from ..amortization.loading import load_conditional, load_model
+from ..amortization.few_step import load_model
+from ..amortization.loading import load_conditional
 from ..checkpoints.folder import load_model_prior, read_config
 from ..priors import EDMPrior, NetworkPrior
 from ..priors.precision import in_half, with_autocast
@@ -50,9 +50,7 @@ class Models:
         if (name, supervised) not in self._loaded:
             load: Any = load_conditional if supervised else partial(load_model, prior=self.prior)
             model = load(name, device=self.device)
-            if self.precision == "bf16" and isinstance(model, FewStepModel):
-                model = replace(model, prior=with_autocast(cast(NetworkPrior, model.prior)))
-            elif self.precision == "bf16":
+            if self.precision == "bf16" and not isinstance(model, FewStepModel):
                 model.network = in_half(model.network)
             self._loaded[name, supervised] = model
         return self._loaded[name, supervised]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["is_model_folder", "load_prior", "open_foreign", "save_prior"]
+__all__ = ["accelerated_like", "is_model_folder", "load_prior", "open_foreign", "save_prior"]
 
 import copy
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from ..priors import EDMPrior, LatentPrior, NetworkPrior, Prior, RescaledPrior
-from ..priors.precision import PRECISIONS, Precision, with_autocast
+from ..priors.precision import PRECISIONS, Autocast, Precision, with_autocast
 from .diffusers import is_diffusers
 from .folder import ModelConfig, load_model_prior, save_model
 from .foreign import LAYOUTS, load_foreign
@@ -85,6 +85,15 @@ def _accelerated(prior: Prior, precision: Precision, compiled: bool) -> Prior:
     if compiled:
         fast.network = torch.compile(fast.network)
     return fast
+
+
+def accelerated_like(prior: Prior, other: Prior) -> Prior:
+    """Return a prior with its network in the precision of another one's, compiled if that one is."""
+    network = getattr(other, "network", None)
+    inner = getattr(network, "_orig_mod", network)  # that of a compiled network
+    dtype = inner.dtype if isinstance(inner, Autocast) else torch.float32
+    precision: Precision = next(name for name in get_args(Precision) if PRECISIONS[name] == dtype)
+    return _accelerated(prior, precision, inner is not network)
 
 
 def is_model_folder(path: Path) -> bool:

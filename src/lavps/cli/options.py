@@ -15,8 +15,10 @@ __all__ = [
     "Std",
     "TaskName",
     "lowest_and_highest",
+    "parse_duration",
 ]
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -42,6 +44,7 @@ NoiseRange = Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
 TaskName = Annotated[T, tyro.conf.arg(metavar="NAME|FILE.py:NAME")]
 PriorPath = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE|NAME|ID")]
 Device = Annotated[T, tyro.conf.arg(metavar="DEVICE")]
+_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def lowest_and_highest(noise: tuple[float, ...]) -> tuple[float, float]:
@@ -49,6 +52,14 @@ def lowest_and_highest(noise: tuple[float, ...]) -> tuple[float, float]:
     if len(noise) not in (1, 2) or min(noise) <= 0:
         raise ValueError("--noise takes one or two standard deviations above 0: --noise 0.01 0.1")
     return min(noise), max(noise)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of "5s", "500ms", "2min", "1h" or "5"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS or float(match[1]) == 0:
+        raise ValueError(f"a budget is a time such as 5s, 500ms or 2min, got {text!r}")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,10 @@ from ..checkpoints import local_copy
 from ..devices import resolve_device
 from ..io.atomic import write_atomically
 from ..restoration.config import RestorationConfig
-from ..restoration.pacing import parse_duration
 from ..restoration.presets import FrontEntry, Quality, chosen, front_for
 from ..restoration.spec import MeasurementSpec
 from .failures import fatal
-from .options import Device, File, Model, N, PriorPath, Std, TaskName
+from .options import Device, File, Model, N, PriorPath, Std, TaskName, parse_duration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,9 @@ from ..restoration.files import named, output_names
 from ..restoration.forecast import RunForecast
 from ..restoration.job import FileRestorer
 from ..restoration.manifest import Manifest
-from ..restoration.pacing import parse_duration
 from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
-from .options import File, N, PriorPath, RestorationOptions
+from .options import File, N, PriorPath, RestorationOptions, parse_duration
 
 _DEFAULT_PRIOR = "photos64"  # of photographs of any content
 

@@ -14,7 +14,8 @@ from typing import Annotated
 import tyro
 from torch import Tensor
 
-from ..amortization.loading import prior_hash, save_few_step
+from ..amortization.few_step import save_few_step
+from ..amortization.loading import prior_hash
 from ..checkpoints.folder import load_model_prior, model_name, read_config
 from ..evaluation.lpips import LPIPS
 from ..operators.registry import family_from
@@ -43,6 +44,7 @@ class TrainFewStep(Training):
     evaluations: N[int] = 4  # Evaluations per sample.
     group: N[int] = 4  # Consecutive images with the same task.
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
+    lpips_weight: N[float] = 1.0  # Factor of LPIPS in the sum: below 1 for a better CRPS and coverage.
     init_from: Folder[Path | None] = None  # Few-step model whose weights initialize the network.
     # Prior of that model, if it is another one: the change of the weights from it to --prior is added.
     init_prior: Folder[Path | None] = None
@@ -57,6 +59,8 @@ class TrainFewStep(Training):
         noise = lowest_and_highest(self.noise)
         if not self.task or self.group < 1:
             raise ValueError("--task needs at least one task, and --group must be at least 1")
+        if self.lpips is None and self.lpips_weight != 1.0:
+            raise ValueError("--lpips-weight is the factor of LPIPS, whose weights are missing: give --lpips")
         if (held_out := self.held_out) is None:
             raise ValueError("a few-step model needs --validation, for its safeguard")
         prior = load_model_prior(self.prior)
@@ -66,7 +70,7 @@ class TrainFewStep(Training):
             [family_from(name, self.image_shape) for name in self.task],
             noise,
             held_out[:_REFERENCES],
-            perceptual=None if self.lpips is None else _distance(self.lpips),
+            perceptual=None if self.lpips is None else _distance(self.lpips, self.lpips_weight),
             group=self.group,
             seed=self.trainer.seed,
             description={"tasks": list(self.task), "prior_hash": prior_hash(prior)},
@@ -90,7 +94,7 @@ class TrainFewStep(Training):
         )
 
 
-def _distance(file: Path) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return LPIPS with its weights on the device of the images, which is known when the training starts."""
+def _distance(file: Path, weight: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return weighted LPIPS, on the device of the images, which is known when the training starts."""
     moved = lru_cache(maxsize=1)(LPIPS.load(file).to)
-    return lambda a, b: moved(a.device).distance(a, b)
+    return lambda a, b: weight * moved(a.device).distance(a, b)

@@ -90,7 +90,7 @@ class FileRestorer:
         folder, stem = named(output, file)
 
         def request(at_once: BatchLimits) -> Manifest:
-            hashes, settings = self.restorer.hashes, restorer.settings
+            hashes, settings = restorer.hashes, restorer.settings
             return requested(job, hashes, file, folder, measured, settings, how, at_once)
 
         def state(at_once: BatchLimits) -> RunFile | None:
@@ -178,7 +178,7 @@ class FileRestorer:
             restorer, how, _ = self._equipped(measured)
         except (OSError, ValueError):  # which its restoration reports
             return False
-        hashes, settings = self.restorer.hashes, restorer.settings
+        hashes, settings = restorer.hashes, restorer.settings
         request = requested(self.job, hashes, file, folder, measured, settings, how, self._at_once)
         if different := differences(written, request):
             raise ValueError(

@@ -13,9 +13,8 @@ computed once. U likelihood steps are products with a linear operator; V data st
 
 from __future__ import annotations
 
-__all__ = ["PassTimes", "parse_duration", "seconds_of", "within_budget"]
+__all__ = ["PassTimes", "seconds_of", "within_budget"]
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
@@ -32,16 +31,7 @@ from ..schedule import as_time
 from ..variational import Context
 from .presets import FrontEntry
 
-_UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _LATE, _LATER = 0.5, 0.4  # times t and s of the calibration; the cost does not depend on them
-
-
-def parse_duration(text: str) -> float:
-    """Return the seconds of "5s", "500ms", "2min", "1h" or "5"."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _UNITS or float(match[1]) == 0:
-        raise ValueError(f"a budget is a time such as 5s, 500ms or 2min, got {text!r}")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,25 @@ null in all entries of a task, whose order then counts: the last three are ``fas
 ``jpeg10`` that of ``jpeg``. The file is read from the folder of the inference model, or of the prior if there
 is none. Without the file, these are the defaults:
 
-==========  ==================  =====================================================================
-quality     without a model     LAVPS, safeguarded
-==========  ==================  =====================================================================
-fast        TunedPIR, K = 8     K = 25, no gradient
-balanced    WienerPIR, K = 25   K = 50, no gradient
-best        WienerPIR, K = 100  K = 100, one whitened gradient per step, the model in the last 30 %
-                                of the time
-==========  ==================  =====================================================================
+==========  =====================================  ==================================================
+quality     without an inference model             LAVPS, safeguarded
+==========  =====================================  ==================================================
+fast        FewStep, K = 4, or TunedPIR, K = 8     K = 25, no gradient
+balanced    WienerPIR, K = 25                      K = 50, no gradient
+best        WienerPIR, K = 100                     K = 100, one whitened gradient per step, the model
+                                                   in the last 30 % of the time
+==========  =====================================  ==================================================
 
-TunedPIR has the schedule for any task (:meth:`lavps.TunedPIR.universal`). Both samplers take one denoiser
-evaluation per step. With a model, tasks known to be linear use linearized guidance in the second half of the
-time, without gradients: cheaper, and closer to the measurement; K = 25 and 50 without gradients and, as the
-best, K = 50 with one. Under a latent prior MGDM and LAVPS take five gradients per step with Adam: a data step
-would need many passes through the decoder.
+FewStep is for tasks known to be linear and priors with a few-step model
+(:func:`~lavps.amortization.few_step.few_step_folder`), also with a measured front without scores. TunedPIR
+has the schedule for any task (:meth:`lavps.TunedPIR.universal`). All three take one evaluation per step. With
+an inference model, tasks known to be linear use linearized guidance in the second half of the time, without
+gradients: K = 25 and 50 and, as the best, K = 50 with one gradient. Under a latent prior MGDM and LAVPS take
+five gradients per step with Adam: a data step would need many passes through the decoder.
 
-In place of a quality, a number of denoiser evaluations may be given: the learned schedule of the front if it
-has one for this number, else the balanced settings with as many steps as fit. Without a model, one evaluation
-gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
+In place of a quality, a number of denoiser evaluations may be given: the few-step model or learned schedule
+of the front if it has one for this number, else the balanced settings with as many steps as fit. Without a
+model, one evaluation gives an estimate of the posterior mean (:class:`~lavps.samplers.PosteriorMean`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from ..amortization.few_step import few_step_folder
 from ..checkpoints.folder import read_config
 from ..data_step.universal import universal_evaluations
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
@@ -193,14 +195,24 @@ def front_for(
     folder: str | Path | None, amortized: bool, task: str | None, latent: bool = False
 ) -> list[FrontEntry]:
     """Return the front of a model, best last: measured, or the defaults above."""
+    linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
+    model = few_step_folder(folder) if linear and not amortized else None
     if folder is not None and (measured := read_fronts(folder, task)):
-        return measured
+        scored = any(entry.score is not None for entry in measured)
+        return measured if model is None or scored else _with_few_step(measured, model)
     described = amortized and folder is not None and (Path(folder) / "config.json").is_file()
     if described and (config := read_config(str(folder))).kind == "few-step":
         return few_step_front(int((config.window or {})["evaluations"]))
-    linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
-    return [FrontEntry.counted(settings) for settings in table[amortized]]
+    front = [FrontEntry.counted(settings) for settings in table[amortized]]
+    return front if model is None else _with_few_step(front, model)
+
+
+def _with_few_step(front: Sequence[FrontEntry], model: Path) -> list[FrontEntry]:
+    """Return a front with a few-step model as ``fast``, in place of a schedule of as many evaluations."""
+    (own,) = few_step_front(int((read_config(model).window or {})["evaluations"]))
+    rest = [e for e in front if not isinstance(e.settings.template, TunedPIR) or e.forwards != own.forwards]
+    return [*rest[:-2], own, *rest[-2:]]
 
 
 def chosen(
@@ -230,7 +242,7 @@ def chosen(
         return FrontEntry.counted(settings)
     if evaluations == 1 and not settings.models:
         return FrontEntry.counted(_MEAN)
-    tuned = [entry for entry in front if isinstance(entry.settings.template, TunedPIR)]
+    tuned = [entry for entry in front if isinstance(entry.settings.template, TunedPIR | FewStep)]
     if exact := [entry for entry in tuned if entry.forwards == evaluations]:
         return exact[0]
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from ..amortization.few_step import few_step_folder
+from ..checkpoints import local_copy
 from ..samplers import Settings
 from .config import RestorationConfig
 from .degraded import script_of
@@ -51,7 +53,9 @@ def requested(
         how: Reason for the settings: a quality, a number of evaluations or a budget.
         at_once: Sizes of batches.
     """
-    spec = measured.measuring
+    spec, model = measured.measuring, job.model
+    if model is None and hashes[1] is not None:
+        model = str(few_step_folder(local_copy(job.prior)))
     return Manifest(
         input={
             **(file_record(file, folder) or {}),
@@ -70,7 +74,7 @@ def requested(
             "image_shape": list(measured.problem.image_shape),
         },
         prior=model_record(job.prior, hashes[0], folder) or {},
-        model=model_record(job.model, hashes[1], folder),
+        model=model_record(model, hashes[1], folder),
         settings=settings.to_dict(),
         sampling={
             "samples": job.samples,

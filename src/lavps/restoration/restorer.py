@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..amortization import InferenceModel
-from ..amortization.loading import load_model, prior_hash
+from ..amortization.few_step import few_step_of, load_model
+from ..amortization.loading import prior_hash
 from ..checkpoints import load_prior
 from ..checkpoints.hashes import weights_hash
 from ..noise import GaussianNoise, NoiseModel
@@ -30,7 +31,7 @@ from ..priors import LatentPrior, Prior
 from ..priors.precision import Precision
 from ..priors.protocol import folder_of
 from ..problem import InverseProblem
-from ..samplers import FewStepModel, Posterior, Sampler, Settings
+from ..samplers import FewStep, FewStepModel, Posterior, Sampler, Settings
 from ..samplers.base import Step
 from ..samplers.entry import check_images
 from ..samplers.state import StateStore
@@ -49,7 +50,8 @@ class Restorer:
     Args:
         prior: Denoiser.
         settings: Settings of the sampler; default the balanced preset.
-        model: Inference model or few-step model of this prior; None samples zero-shot.
+        model: Inference model or few-step model of this prior. Default: that beside the prior's folder for
+            settings of a few-step model, else none.
         image_shape: Shape (C, *spatial) of the prior's images; default the prior's attribute. Other sizes are
             restored window by window; without a shape, every size is used as it is.
         tile_batch: Windows per denoiser call.
@@ -82,6 +84,8 @@ class Restorer:
         if self.settings is _PRESET:
             front = _front(self.prior, self.model)
             object.__setattr__(self, "settings", chosen(front).settings)
+        if self.model is None and isinstance(self.settings.template, FewStep):
+            object.__setattr__(self, "model", few_step_of(self.prior))
 
     @classmethod
     def load(

@@ -19,6 +19,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
+from ...amortization.few_step import few_step_folder
 from ...checkpoints import load_prior, local_copy
 from ...checkpoints.hashes import file_hash
 from ...priors import LatentPrior
@@ -93,7 +94,7 @@ class Recipe:
     @staticmethod
     def _hashes(job: RestorationConfig) -> dict[str, str]:
         spec = job.measuring
-        models = {"prior": job.prior, "model": job.model}
+        models = {"prior": job.prior, "model": job.model or few_step_folder(local_copy(job.prior))}
         files = {"mask": spec.mask, "kernel": spec.kernel, "script": script_of(spec.task)}
         return {name: fingerprint(path) for name, path in models.items() if path is not None} | {
             name: file_hash(Path(path)) for name, path in files.items() if path is not None

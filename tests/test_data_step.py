@@ -126,6 +126,23 @@ def test_a_nonlinear_operator_is_linearized_again_at_every_step() -> None:
     assert all(bool((after <= before + 1e-6).all()) for before, after in pairwise(losses))
 
 
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_a_clipped_estimate_of_an_unclipped_measurement_moves(rescaled: bool) -> None:
+    # The derivative of a clipped pixel is 0. Brute force: the mode of one pixel on a grid, std about 0.025.
+    y = torch.tensor([0.2, -0.6, 0.95, 1.1]).double().reshape(1, 1, 1, 4)
+    x_0, variance, std = torch.full_like(y, 0.9), 0.1, 0.05
+    grid = torch.linspace(-3.0, 3.0, 60_001, dtype=torch.float64)
+    fit = ((2.0 * grid).clamp(-1.0, 1.0) - y.reshape(4, 1)).square() / std**2
+    mode = grid[(fit + (grid - 0.9).square() / variance).argmin(1)].reshape(y.shape)
+    operator: lavps.operators.Operator = HDRClip()
+    if rescaled:
+        operator, x_0 = lavps.operators.RescaledOperator(operator, 0.0, 1.0), 2.0 * x_0 - 1.0
+        variance *= 4.0
+    measured = lavps.InverseProblem(y, operator, lavps.GaussianNoise(std))
+    found = data_step(measured, x_0, Isotropic(variance=variance), torch.tensor(torch.inf))
+    torch.testing.assert_close((found + 1.0) / 2.0 if rescaled else found, mode, atol=5e-3, rtol=0.0)
+
+
 @pytest.mark.parametrize("wrong", [{"strength": 0.0}, {"variance": -1.0}])
 def test_an_impossible_isotropic_covariance_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="positive"):

@@ -79,6 +79,8 @@ def data_step(
     args = (covariance, noise_level, solver_steps, tolerance)
     if (found := convolution_step(problem, x_0, *args, measurement_noise)) is not None:
         return found
+    if not problem.operator.linear:  # a saturated entry has no derivative that could move it
+        x_0 = problem.operator.unsaturated(x_0, problem.y, problem.noise.precision(problem.y).rsqrt())
     x, q = x_0, torch.zeros_like(x_0)  # x = x_0 + C q
     for _ in range(linearizations):
         score = problem.likelihood_score(x, measurement_noise) - q

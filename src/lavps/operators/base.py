@@ -82,6 +82,10 @@ class Operator(ABC):
         """Standard deviation of the Gaussian noise that comes with the operator, if any."""
         return None
 
+    def unsaturated(self, x: Tensor, y: Tensor, std: Tensor) -> Tensor:
+        """Return x with saturated entries moved to the limit of saturation where y, of noise std, is not."""
+        return x
+
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
         """Return J^T v (complex measurements: J^H v) with J the Jacobian of A at x."""
         if torch.is_inference_mode_enabled():

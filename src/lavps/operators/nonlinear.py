@@ -60,6 +60,9 @@ _CHROMINANCE = (
 )
 
 
+_CERTAIN = 4.0  # standard deviations of the noise
+
+
 @dataclass(frozen=True)
 class HDRClip(SameShapeOperator):
     """Overexposure y = clip(scale x, -1, 1).
@@ -78,6 +81,11 @@ class HDRClip(SameShapeOperator):
     def __call__(self, x: Tensor) -> Tensor:
         """Return clip(scale x, -1, 1), shape (B, C, *spatial)."""
         return (self.scale * x).clamp(-1.0, 1.0)
+
+    def unsaturated(self, x: Tensor, y: Tensor, std: Tensor) -> Tensor:
+        """Return x, not clipped where y is more than four standard deviations from the limits."""
+        limit = (1.0 - 1e-6) / self.scale
+        return torch.where(y.abs() < 1.0 - _CERTAIN * std, x.clamp(-limit, limit), x)
 
     def jvp(self, x: Tensor, u: Tensor) -> Tensor:
         """Return scale u where the image is not clipped, 0 elsewhere."""

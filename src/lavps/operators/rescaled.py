@@ -63,6 +63,11 @@ class RescaledOperator(WrappedOperator):
         """Standard deviation of the wrapped operator's noise, in the units of the measurement."""
         return self.operator.noise_std
 
+    def unsaturated(self, x: Tensor, y: Tensor, std: Tensor) -> Tensor:
+        """Return the images moved by the operator in its own range."""
+        pixels = self._pixels(x)
+        return x + (self.operator.unsaturated(pixels, y, std) - pixels) / self.half
+
     def vjp(self, x: Tensor, v: Tensor) -> Tensor:
         """Return h J^T v with J the Jacobian of A at m + h x."""
         return self.half * self.operator.vjp(self._pixels(x), v)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -163,15 +163,20 @@ def test_a_measured_identity_pulls_towards_the_measurement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "noise"),
+    ("name", "noise", "noise_level"),
     [
-        *[(name, noise) for name in ("identity", "pool", "blur") for noise in (0.01, 0.1)],
-        ("half of the pixels", 0.1),
-        ("a hole", 0.1),
-        ("a hole", 0.01),
+        *[(name, noise, 3.0) for name in ("identity", "pool", "blur", "a hole") for noise in (0.01, 0.1)],
+        ("half of the pixels", 0.1, 1.0),
+        *[
+            (f"{share} of the pixels", noise, level)
+            for share, noise, level in product(("half", "a sixth"), (0.02, 0.1), (3.0, torch.inf))
+        ],
+        ("a hole", 0.02, torch.inf),
+        ("half of the pixels and a hole", 0.02, torch.inf),
     ],
 )
-def test_thirty_steps_solve_it_for_a_large_image(name: str, noise: float) -> None:
+def test_thirty_steps_solve_it_for_a_large_image(name: str, noise: float, noise_level: float) -> None:
+    """More steps for masks at a high noise level; at an infinite one it is the first draw of a schedule."""
     side, random = 96, torch.Generator().manual_seed(2)
     hole = torch.ones(1, side, side, dtype=torch.bool)
     hole[:, 30:60, 30:60] = False
@@ -179,10 +184,12 @@ def test_thirty_steps_solve_it_for_a_large_image(name: str, noise: float) -> Non
         "identity": Identity(),
         "pool": AveragePool(4),
         "half of the pixels": Mask(torch.rand(1, side, side, generator=random) < 0.5),
+        "a sixth of the pixels": Mask(torch.rand(1, side, side, generator=random) < 1 / 6),
+        "half of the pixels and a hole": Mask(hole & (torch.rand(1, side, side, generator=random) < 0.5)),
         "a hole": Mask(hole),
         "blur": OPERATORS["blur"],
     }[name]
-    spectrum, level = Stationary(), torch.tensor(3.0, dtype=torch.float64)
+    spectrum, level = Stationary(), torch.tensor(noise_level, dtype=torch.float64)
     white = torch.randn(1, 3, side, side, generator=random)
     x = spectrum.product(torch.tensor(torch.inf), white, 0.5)(white)
     measured = lavps.InverseProblem.simulate(x, operator, noise)
@@ -192,7 +199,25 @@ def test_thirty_steps_solve_it_for_a_large_image(name: str, noise: float) -> Non
         measured.to(torch.float64), x_0.double(), spectrum, level, solver_steps=1500, tolerance=1e-9
     )
     error = (found - exact).square().mean().sqrt() / (exact - x_0).square().mean().sqrt()
-    assert error < 0.03
+    assert error < (0.05 if name == "a sixth of the pixels" else 0.03)
+
+
+def test_scattered_pixels_and_holes_in_one_batch_are_solved_row_by_row() -> None:
+    random = torch.Generator().manual_seed(6)
+    hole = torch.ones(1, 64, 64, dtype=torch.bool)
+    hole[:, 16:48, 16:48] = False
+    masks = torch.stack([hole, torch.rand(1, 64, 64, generator=random) < 0.5, hole.flip(1)])
+    x = Stationary().product(torch.tensor(torch.inf), torch.zeros(3, 3, 64, 64), 0.5)(
+        torch.randn(3, 3, 64, 64, generator=random)
+    )
+    measured = lavps.InverseProblem.simulate(x, Mask(masks, batched=True), 0.02)
+    args = Stationary(), torch.tensor([torch.inf, torch.inf, 0.5], dtype=torch.float64)
+    batch = data_step(measured, 0.0 * x, *args)
+    for row in range(3):
+        alone = data_step(measured[row], 0.0 * x[row : row + 1], args[0], args[1][row])
+        torch.testing.assert_close(batch[row : row + 1], alone, atol=1e-5, rtol=0.0)
+        known = masks[row].expand_as(x[row])
+        assert float((batch[row] - x[row])[known].square().mean().sqrt()) < 0.03  # the noise of y is 0.02
 
 
 @EACH

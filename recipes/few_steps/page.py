@@ -32,7 +32,6 @@ BUDGETS = {
 COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
 COLOURS |= {DAPS: "#999999", LINEARIZED: "#555555"}
 SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
-LEFT_OUT = (("hdr", 50),)  # not measured: its data steps are slow
 NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
 LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
 # Ours, its number of evaluations, and that of DiffPIR: the comparisons of the answer.
@@ -166,7 +165,8 @@ class Page:
         tasks = tuple(dict.fromkeys(r["task"] for r in records))
         page = Page(self.pages, tasks, self.evaluations, records)
         tables = [f"**{TITLES[task]}**\n\n{page.table(task)}" for task in tasks]
-        return "\n\n".join([page.verdicts(), *tables, page.pairs()])
+        drawn = {task: TITLES[task] for task in tasks if (self.pages / PHOTOS / f"{task}.png").exists()}
+        return "\n\n".join([page.verdicts(), *tables, page.pairs(), figures(PHOTOS, drawn)])
 
     def answer(self) -> str:
         """Return the sentence that answers the question."""

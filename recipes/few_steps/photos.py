@@ -68,8 +68,10 @@ class Config(run.Config):
         records = []
         for task in self.tasks:
             benchmark = self.begin(self.study, task)
-            records += self.measured(benchmark, task, self.methods(benchmark, task))
+            found = self.measured(benchmark, task, self.methods(benchmark, task))
+            records += found
             self.pack(self.study, benchmark, task)
+            self.grid(benchmark, found).savefig(self.pages / self.study / f"{task}.png", dpi=130)
             write_json(self.pages, self.study, records)
 
 

@@ -34,7 +34,6 @@ from .page import (
     BUDGETS,
     DIFFPIR,
     LEARNED,
-    LEFT_OUT,
     LINEAR_ONLY,
     NONLINEAR,
     PHASE,
@@ -74,7 +73,7 @@ class Config(Study):
 
     study: ClassVar[str] = STUDY
     budgets: ClassVar[dict[str, tuple[int, ...]]] = BUDGETS
-    left_out: ClassVar[tuple[tuple[str, int], ...]] = LEFT_OUT
+    left_out: ClassVar[tuple[tuple[str, int], ...]] = ()
 
     def run(self) -> None:
         """Measure, or read what was measured, and write the page."""

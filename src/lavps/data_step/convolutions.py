@@ -13,6 +13,11 @@ eigenvalue
 over the :math:`r^d` frequencies k of the image that coincide with it. This solves the data step of block
 means and of periodic blurs. For a mask, the inverse for the whole image, restricted to the observed pixels,
 is the preconditioner of conjugate gradients: it is local, so that only pixels near a hole are wrong at first.
+
+If the observed pixels are scattered over the image, all of them are near missing ones. At high noise levels
+the data step is then solved on the pixels of the image, :math:`(C^{-1} + M / \sigma_y^2)\, u = M (y - x_0) /
+\sigma_y^2`, with the share of observed pixels in place of the mask M in the preconditioner. The number of
+steps does not depend on the size of the image.
 """
 
 from __future__ import annotations
@@ -28,7 +33,13 @@ from torch import Tensor
 from ..operators import AveragePool, Blur, Identity, Mask, Operator
 from ..operators.linalg import weighted_conjugate_gradient
 from ..problem import InverseProblem
+from ..schedule import as_time
+from ..transitions import per_sample
 from .covariances import Covariance
+
+_HIGH = 1.0  # noise level above which long waves vary freely, so that masks take more steps
+_MORE = 4  # times as many
+_REGION, _EVEN = 16, 1.03  # pixels; mean square over squared mean of the share observed in such regions
 
 
 def convolution_step(
@@ -75,8 +86,51 @@ def convolution_step(
 
     # Most residuals are in directions with about the mean eigenvalue; there this is their size in the noise.
     atol = tolerance * (residual[0].numel() / (1.0 + eigenvalues.flatten(1).mean(1) / mean)).sqrt()
-    z, _ = weighted_conjugate_gradient(system, inverse, residual, solver_steps, atol=atol)
-    return x + product(operator.adjoint(z))
+    high = (as_time(noise_level) > _HIGH).to(x.device).expand(len(x))
+    steps = _MORE * solver_steps if bool(high.any()) else solver_steps
+    scattered = high & (_is_scattered(operator, x) if covariance.correlated else False)
+    moved = torch.zeros_like(x)
+    if not bool(scattered.all()):
+        z, _ = weighted_conjugate_gradient(system, inverse, residual, steps, atol=atol)
+        moved = product(operator.adjoint(z))
+    if bool(scattered.any()):
+        args = covariance, noise_level, steps, tolerance
+        rows = scattered.reshape(-1, *[1] * (x.ndim - 1))
+        moved = torch.where(rows, _scattered_step(operator, residual, variance, *args), moved)
+    return x + moved
+
+
+def _is_scattered(operator: Operator, x: Tensor) -> Tensor:
+    """Return whether a mask observes about the same share of pixels in all regions of the images, (B,)."""
+    known = operator(torch.ones_like(x)).mean(1, keepdim=True)
+    for axis in range(2, x.ndim):
+        side = min(_REGION, x.shape[axis])
+        known = known.unfold(axis, side, side).mean(-1)
+    shares = known.flatten(1)
+    return shares.square().mean(1) < _EVEN * shares.mean(1).square()
+
+
+def _scattered_step(
+    operator: Operator,
+    residual: Tensor,
+    variance: Tensor,
+    covariance: Covariance,
+    noise_level: Tensor,
+    steps: int,
+    tolerance: float,
+) -> Tensor:
+    """Return the change of the images, solved on their pixels."""
+    precision = operator(torch.ones_like(residual)) / variance
+    shift = precision.flatten(1).mean(1)
+    found, _ = weighted_conjugate_gradient(
+        lambda p, cp: torch.addcmul(p, precision, cp),
+        covariance.shifted(noise_level, residual, shift),
+        precision * residual,
+        steps,
+        atol=tolerance * residual[0].numel() ** 0.5,
+        shift=per_sample(shift, residual),
+    )
+    return found
 
 
 def _folded(spectrum: Tensor, like: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class InceptionConfig(Config):
 
     inception: Path = Path("default_1.pt")
     """TorchScript file of the Inception network."""
+    again: tuple[str, ...] = ()
+    """Samplers to measure; the stored distances of the others stay. Default all."""
 
     def run(self) -> None:
         """Draw one sample per test image and write the distances."""
@@ -40,8 +42,14 @@ class InceptionConfig(Config):
             large = F.interpolate(images.clamp(-1, 1), size=(299, 299), mode="bilinear")
             return torch.cat([network(part) for part in large.split(8)]).flatten(1)
 
-        records = []
-        measured = [r for r in read(self.pages, self.study) if (r["name"], r["evaluations"]) in SHOWN]
+        file = self.pages / f"{self.study}_inception.json"
+        shown = [r for r in read(self.pages, self.study) if (r["name"], r["evaluations"]) in SHOWN]
+        measured = [
+            r for r in shown if r["task"] in self.tasks and (not self.again or r["name"] in self.again)
+        ]
+        new = {(r["task"], r["name"], r["evaluations"]) for r in measured}
+        stored = json.loads(file.read_text()) if file.exists() else []
+        records = [r for r in stored if (r["task"], r["name"], r["evaluations"]) not in new]
         for task in self.tasks:
             runner = self.runner(self.begin(self.study, task), "test")
             rows = slice(0, len(runner.measurements))
@@ -55,7 +63,8 @@ class InceptionConfig(Config):
                 about = {key: record[key] for key in ("task", "name", "evaluations")}
                 records.append(about | {"distance": [round(value, 4) for value in apart.tolist()]})
                 print(*about.values(), float(apart.mean()), flush=True)
-        file = self.pages / f"{self.study}_inception.json"
+        order = [(r["task"], r["name"], r["evaluations"]) for r in shown]
+        records.sort(key=lambda r: order.index((r["task"], r["name"], r["evaluations"])))
         file.write_text(json.dumps(records, indent=1) + "\n")
 
 

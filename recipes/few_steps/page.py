@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.report import markdown_table
@@ -13,8 +12,8 @@ from lavps.evaluation import non_inferiority
 
 from ..common.labels import TITLES
 from ..common.pages import figures, read
+from ..common.scored import SCORES, Record
 
-Record = dict[str, Any]
 STUDY = "few_steps"
 PHOTOS = f"{STUDY}_photos"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
@@ -46,7 +45,6 @@ COMPARED = (
     (PRESET, 8, 8),
 )
 COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25, 50))
-SCORES = {"lpips": "LPIPS", "crps": "CRPS"}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lavps.samplers import UNBOUND, DiffPIR, Settings, TunedPIR, WienerPIR
 from lavps.training.crops import RandomCrops
 
 from ..common.pages import write_json
+from ..common.scored import Method
 from . import run
 from .page import DIFFPIR, PHOTOS, PRESET, WIENER
 
@@ -44,7 +45,7 @@ class Config(run.Config):
         """Open the photographs of a split."""
         return RandomCrops.open(file, (shape[1], shape[2]), shape[0], cache=self.work / self.study)
 
-    def methods(self, benchmark: Benchmark, task: str) -> list[tuple[str, int, Settings]]:
+    def methods(self, benchmark: Benchmark, task: str) -> list[Method]:
         """Return the methods of a task, with the schedule of the prior's presets if it has one."""
         presets = [
             (PRESET, round(entry.forwards), entry.settings)
@@ -53,7 +54,7 @@ class Config(run.Config):
         ]
         return super().methods(benchmark, task) + presets
 
-    def learned_methods(self) -> list[tuple[str, int, Settings]]:
+    def learned_methods(self) -> list[Method]:
         """Return the learned schedules, and the defaults of samplers that are otherwise tuned."""
         names = {DIFFPIR: DiffPIR, WIENER: WienerPIR}
         defaults = [

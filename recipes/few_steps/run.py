@@ -6,14 +6,12 @@ python -m recipes.few_steps.run --data DATA --lpips FILE
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any, ClassVar, cast
 
 import optuna
 import tyro
 
 from lavps.benchmark import Benchmark
-from lavps.benchmark.analysis import row_means
 from lavps.benchmark.figures import image_grid, seen
 from lavps.benchmark.models import Precision
 from lavps.samplers import (
@@ -28,8 +26,7 @@ from lavps.samplers import (
 )
 
 from ..common.pages import read, write_json, write_page
-from ..common.search import best
-from ..common.study import Study
+from ..common.scored import Method, Record, Scored
 from .page import (
     BUDGETS,
     DIFFPIR,
@@ -37,18 +34,16 @@ from .page import (
     LINEAR_ONLY,
     NONLINEAR,
     PHASE,
-    SCORES,
     SHOWN,
     STUDY,
     TRAINED,
     WIENER,
     Page,
-    Record,
 )
 
 
 @dataclass(frozen=True)
-class Config(Study):
+class Config(Scored):
     """Samplers with data steps at few denoiser evaluations."""
 
     precision: Precision = "fp32"
@@ -64,12 +59,6 @@ class Config(Study):
     """Numbers of denoiser evaluations."""
     learned: tuple[int, ...] = (4, 8)
     """Numbers of evaluations of the learned schedules."""
-    trials: int = 12
-    """Trials for each of these samplers, task and number of evaluations."""
-    samples: int = 4
-    """Samples per test image."""
-    page_only: bool = False
-    """Whether to write the page from the stored numbers, without sampling."""
 
     study: ClassVar[str] = STUDY
     budgets: ClassVar[dict[str, tuple[int, ...]]] = BUDGETS
@@ -122,23 +111,7 @@ class Config(Study):
             columns[f"{name}\n{record['evaluations']} evaluations"] = samples[:, 0]
         return image_grid(columns | {"truth": given.images[slice(0, count)].to_tensor()})
 
-    def measured(
-        self, benchmark: Benchmark, task: str, methods: list[tuple[str, int, Settings]]
-    ) -> list[Record]:
-        """Return the scores of methods on the test images."""
-        runner = self.runner(benchmark, "test", samples=self.samples)
-        found = []
-        for name, evaluations, method in methods:
-            rows = runner.run(method)
-            found.append(
-                {"task": task, "name": name, "evaluations": evaluations, "method": method.to_dict()}
-                | {score: [row[score] for row in rows] for score in (*SCORES, "coverage")}
-                | {"nominal": rows[0]["nominal_coverage"], "images": len(rows), "samples": self.samples}
-                | {f"mean_{key}": value for key, value in row_means(rows).items()}
-            )
-        return found
-
-    def methods(self, benchmark: Benchmark, task: str) -> list[tuple[str, int, Settings]]:
+    def methods(self, benchmark: Benchmark, task: str) -> list[Method]:
         """Return name, number of evaluations and settings of the methods of a task."""
         names = [
             (name, count)
@@ -155,23 +128,13 @@ class Config(Study):
         ]
         return found + [method for method in self.learned_methods() if able(*method[:2])]
 
-    def learned_methods(self) -> list[tuple[str, int, Settings]]:
+    def learned_methods(self) -> list[Method]:
         """Return the learned schedules, and the few-step model if the prior has one."""
         found = [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
         if not (folder := self.zoo / f"{self.prior.name}-4steps").exists():
             return found
         model = cast(FewStepModel, Unbound(str(folder)))
         return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, model)))]
-
-    def tuned(self, benchmark: Benchmark, name: str, evaluations: int) -> Settings:
-        """Return the settings with the lowest LPIPS + CRPS on the validation images; rows are kept, so it resumes."""
-        runner = self.runner(benchmark, "validation", samples=2)
-
-        def loss(settings: Settings) -> float:
-            rows = runner.run(settings)
-            return float(row_means(rows)["lpips"] or 0.0) + fmean([row["crps"] for row in rows])
-
-        return best(name, evaluations, self.trials, loss)
 
 
 if __name__ == "__main__":

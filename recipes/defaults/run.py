@@ -104,7 +104,9 @@ def described(settings: Settings) -> str:
     for field in fields(sampler):
         if field.name in TUNED:
             value = getattr(sampler, field.name)
-            if field.name != "covariance" or isinstance(value, Isotropic):
+            if isinstance(value, Isotropic) and value.variance is not None:
+                parts.append(f"variance {value.variance}")
+            elif field.name != "covariance" or isinstance(value, Isotropic):
                 parts.append(f"{TUNED[field.name]} {getattr(value, 'strength', value)}")
     return ", ".join(parts)
 

@@ -139,8 +139,14 @@ def _baselines(sampler: SamplerName, model: str | None) -> list[Sampler]:
             return [WienerPIR(UNBOUND, grid_power=p, zeta=z, last_time=last) for p, z, last in triples]
         case "daps":
             return [
-                DAPS(UNBOUND, num_steps=100 // m, denoising_steps=m, grid_power=p, last_time=last)
-                for m, p, last in product((1, 2, 5), (1.0, 2.0), (0.01, 0.03))
+                DAPS(
+                    UNBOUND,
+                    num_steps=100 // m,
+                    denoising_steps=m,
+                    grid_power=p,
+                    covariance=Isotropic(variance=v),
+                )
+                for m, p, v in product((1, 2), (1.0, 2.0), (None, 0.1, 0.03))
             ]
         case "supervised":
             return [Supervised(Unbound(model), num_steps=k) for k in (12, 25, 50, 100)]

@@ -181,7 +181,10 @@ def test_daps_spends_its_denoising_steps_at_every_level(langevin_steps: int | No
 
 def test_daps_with_one_denoising_step_is_the_loop_of_data_steps() -> None:
     daps = lavps.DAPS(PRIOR, num_steps=6, denoising_steps=1)
-    loop = lavps.DiffPIR(PRIOR, num_steps=6, grid_power=2.0, last_time=0.01, draw="full", zeta=1.0)
+    covariance = daps.covariance
+    loop = lavps.DiffPIR(
+        PRIOR, num_steps=6, grid_power=2.0, last_time=0.01, draw="full", zeta=1.0, covariance=covariance
+    )
     assert torch.equal(daps.sample(pooling_problem(2)).samples, loop.sample(pooling_problem(2)).samples)
 
 

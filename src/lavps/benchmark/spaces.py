@@ -146,7 +146,7 @@ def _baselines(sampler: SamplerName, model: str | None) -> list[Sampler]:
                     grid_power=p,
                     covariance=Isotropic(variance=v),
                 )
-                for m, p, v in product((1, 2), (1.0, 2.0), (None, 0.1, 0.03))
+                for m, p, v in product((1, 2), (1.0, 2.0), (0.1, 0.03, 0.01))
             ]
         case "supervised":
             return [Supervised(Unbound(model), num_steps=k) for k in (12, 25, 50, 100)]

@@ -3,7 +3,7 @@ r"""DAPS: a short deterministic run to x_0, a draw given the measurement, and fr
 From :math:`x_t` at annealing level :math:`t_k`:
 
 1. :math:`x_0` = end of M deterministic DDIM steps from :math:`x_t`, a solution of the probability-flow ODE;
-2. :math:`\hat x_0 \sim N(x; x_0, r_t^2 I)\, l(y | A(x))`, by default :math:`r_t = \sigma_t / \alpha_t`;
+2. :math:`\hat x_0 \sim N(x; x_0, r_t^2 I)\, l(y | A(x))`, in the paper :math:`r_t = \sigma_t / \alpha_t`;
 3. :math:`x_s = \alpha_s \hat x_0 + \sigma_s z` with fresh noise z.
 
 A level depends on the one before only through :math:`\hat x_0`, so errors of early levels can be corrected.
@@ -22,6 +22,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from ..data_step import Covariance, Isotropic
 from ..operators.linalg import largest_singular_value
 from ..random import Purpose
 from ..transitions import per_sample
@@ -34,8 +35,9 @@ from .diffpir import DataStepSampler
 class DAPS(DataStepSampler):
     """Decoupled annealing (Zhang et al., 2025); biased: x_0 given x_t is taken as Gaussian.
 
-    Samples vary too much: the end of the ODE varies with x_t, and the draw adds a variance of r_t^2 to it.
-    Few levels need ``covariance=Isotropic(variance=...)``, as r_t is very large near t = 1.
+    Samples vary too much where the denoiser is uncertain: the end of the ODE varies with x_t, and the draw
+    adds a variance of r_t^2 to it. So the default bounds r_t^2, and takes one denoiser evaluation per level.
+    The paper has ``covariance=Isotropic()`` (r_t = sigma_t / alpha_t), ``denoising_steps=5`` and many levels.
 
     K annealing levels cost K times ``denoising_steps`` evaluations. Fields that are not listed are those of
     :class:`DataStepSampler`.
@@ -58,10 +60,11 @@ class DAPS(DataStepSampler):
     """
 
     _: KW_ONLY
-    num_steps: int = 50
+    num_steps: int = 100
     grid_power: float = 2.0
     last_time: float | None = 0.01
-    denoising_steps: int = 2
+    covariance: Covariance = Isotropic(variance=0.03)
+    denoising_steps: int = 1
     langevin_steps: int | None = None
     langevin_step_size: float = 0.2
     draw: Literal["none", "measurement", "full"] = "full"

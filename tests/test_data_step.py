@@ -202,7 +202,8 @@ def test_thirty_steps_solve_it_for_a_large_image(name: str, noise: float, noise_
     assert error < (0.05 if name == "a sixth of the pixels" else 0.03)
 
 
-def test_scattered_pixels_and_holes_in_one_batch_are_solved_row_by_row() -> None:
+@pytest.mark.parametrize("solver_steps", [2, 30])
+def test_scattered_pixels_and_holes_in_one_batch_are_solved_row_by_row(solver_steps: int) -> None:
     random = torch.Generator().manual_seed(6)
     hole = torch.ones(1, 64, 64, dtype=torch.bool)
     hole[:, 16:48, 16:48] = False
@@ -211,13 +212,16 @@ def test_scattered_pixels_and_holes_in_one_batch_are_solved_row_by_row() -> None
         torch.randn(3, 3, 64, 64, generator=random)
     )
     measured = lavps.InverseProblem.simulate(x, Mask(masks, batched=True), 0.02)
-    args = Stationary(), torch.tensor([torch.inf, torch.inf, 0.5], dtype=torch.float64)
-    batch = data_step(measured, 0.0 * x, *args)
+    args = Stationary(), torch.tensor([torch.inf, torch.inf, 0.9], dtype=torch.float64)
+    batch = data_step(measured, 0.0 * x, *args, solver_steps=solver_steps)
     for row in range(3):
-        alone = data_step(measured[row], 0.0 * x[row : row + 1], args[0], args[1][row])
+        alone = data_step(
+            measured[row], 0.0 * x[row : row + 1], args[0], args[1][row], solver_steps=solver_steps
+        )
         torch.testing.assert_close(batch[row : row + 1], alone, atol=1e-5, rtol=0.0)
         known = masks[row].expand_as(x[row])
-        assert float((batch[row] - x[row])[known].square().mean().sqrt()) < 0.03  # the noise of y is 0.02
+        error = float((batch[row] - x[row])[known].square().mean().sqrt())
+        assert error < 0.03 or solver_steps == 2  # the noise of y is 0.02
 
 
 @EACH

@@ -87,16 +87,16 @@ def convolution_step(
     # Most residuals are in directions with about the mean eigenvalue; there this is their size in the noise.
     atol = tolerance * (residual[0].numel() / (1.0 + eigenvalues.flatten(1).mean(1) / mean)).sqrt()
     high = (as_time(noise_level) > _HIGH).to(x.device).expand(len(x))
-    steps = _MORE * solver_steps if bool(high.any()) else solver_steps
+    steps = torch.where(high, _MORE * solver_steps, solver_steps)
     scattered = high & (_is_scattered(operator, x) if covariance.correlated else False)
     moved = torch.zeros_like(x)
     if not bool(scattered.all()):
-        z, _ = weighted_conjugate_gradient(system, inverse, residual, steps, atol=atol)
+        limit = torch.where(scattered, 0, steps)
+        z, _ = weighted_conjugate_gradient(system, inverse, residual, limit, atol=atol)
         moved = product(operator.adjoint(z))
     if bool(scattered.any()):
-        args = covariance, noise_level, steps, tolerance
-        rows = scattered.reshape(-1, *[1] * (x.ndim - 1))
-        moved = torch.where(rows, _scattered_step(operator, residual, variance, *args), moved)
+        args = covariance, noise_level, torch.where(scattered, steps, 0), tolerance
+        moved = moved + _scattered_step(operator, residual, variance, *args)
     return x + moved
 
 
@@ -116,10 +116,10 @@ def _scattered_step(
     variance: Tensor,
     covariance: Covariance,
     noise_level: Tensor,
-    steps: int,
+    steps: Tensor,
     tolerance: float,
 ) -> Tensor:
-    """Return the change of the images, solved on their pixels."""
+    """Return the change of the images, solved on their pixels; 0 for rows without steps."""
     precision = operator(torch.ones_like(residual)) / variance
     shift = precision.flatten(1).mean(1)
     found, _ = weighted_conjugate_gradient(

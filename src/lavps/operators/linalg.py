@@ -45,7 +45,7 @@ def weighted_conjugate_gradient(
     matvec: Callable[[Tensor, Tensor], Tensor],
     weight: LinearMap | None,
     b: Tensor,
-    iterations: int,
+    iterations: int | Tensor,
     *,
     rtol: float = 0.0,
     atol: Tensor | float = 0.0,
@@ -61,7 +61,7 @@ def weighted_conjugate_gradient(
         weight: Product x -> C x, C symmetric and positive definite; None for the identity. With a shift s,
             the product with G = (C^-1 + s)^-1.
         b: Right-hand sides (B, *shape).
-        iterations: Maximum number of products with M.
+        iterations: Maximum number of products with M, shape () or (B,).
         rtol: Residual, relative to b, at which a row stops; both in the norm of C, or of G.
         atol: Residual in this norm at which a row stops, shape () or (B,).
         shift: Shift s of the preconditioner, shape (B, 1, ...), at which s C is close to M - 1; None for 0.
@@ -72,8 +72,9 @@ def weighted_conjugate_gradient(
     p = r if shift is None else torch.addcmul(r, shift, cr, value=-1.0)
     cp, rr = cr, inner(r, cr)
     goal = (rtol**2 * rr).clamp(min=torch.finfo(rr.dtype).tiny).maximum(torch.as_tensor(atol).to(rr) ** 2)
-    for _ in range(iterations):
-        active = rr > goal
+    limit = torch.as_tensor(iterations).to(rr.device)
+    for n in range(int(limit.max())):
+        active = (rr > goal) & (n < limit)
         if not bool(active.any()):
             break
         mp = matvec(p, cp)

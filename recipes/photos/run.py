@@ -52,6 +52,7 @@ TASKS = {
     "jpeg10": ("JPEG at quality 10", 0.02),
 }
 MEAN, SAMPLES = OURS = "one evaluation", "samples"
+SPREAD = 12  # crops over all photographs, the first of which are sampled
 WINDOWS = (64, 32)  # side and overlap
 
 
@@ -69,12 +70,14 @@ class Config:
     """Folder of the page and its numbers."""
     denoised: int = 68
     """Number of photographs that are denoised in one evaluation."""
-    count: int = 12
+    count: int = 30
     """Number of crops that are restored in one evaluation."""
-    sampled: int = 1
-    """Number of them that are also restored by samples."""
-    side: int = 192
-    """Height and width of the crops."""
+    side: int = 256
+    """Height and width of these crops."""
+    sampled: int = 3
+    """Number of crops that are also restored by samples."""
+    sampled_side: int = 192
+    """Height and width of these crops."""
     evaluations: int = 25
     """Denoiser evaluations per sample."""
     samples: int = 4
@@ -101,11 +104,11 @@ class Config:
         """The prior that samples are drawn with."""
         return TiledPrior(lavps.load_prior(self.prior, precision=self.precision), *WINDOWS)
 
-    def crop(self, item: int) -> Tensor:
-        """Return the centre of a photograph; items are spread over all of them."""
-        x = [*self.photographs.values()][item * len(self.photographs) // self.count]
-        top, left = ((length - self.side) // 2 for length in x.shape[1:])
-        return x[:, top : top + self.side, left : left + self.side]
+    def crop(self, item: int, count: int, side: int) -> Tensor:
+        """Return the centre of a photograph; a number of items is spread over all of them."""
+        x = [*self.photographs.values()][item * len(self.photographs) // count]
+        top, left = ((length - side) // 2 for length in x.shape[1:])
+        return x[:, top : top + side, left : left + side]
 
 
 def scratches(side: int) -> Mask:
@@ -140,12 +143,13 @@ def denoised(config: Config, name: str, level: int) -> float:
     return round(float(psnr(lavps.PosteriorMean(config.tiled).sample(problem).mean.clamp(-1, 1), x)), 3)
 
 
-def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dict[str, Any]]:
-    """Yield the scores of every method on a crop; draw the figure of the task for the first crop."""
+def restored(config: Config, task: str, item: int, lpips: LPIPS, sampled: bool) -> Iterator[dict[str, Any]]:
+    """Yield the scores of every method on a crop; draw the figure of the task for the first sampled one."""
     from .classical import results
 
-    truth = config.crop(item)[None]
-    operator, noise = operator_of(task, config.side), TASKS[task][1]
+    count, side = (SPREAD, config.sampled_side) if sampled else (config.count, config.side)
+    truth = config.crop(item, count, side)[None]
+    operator, noise = operator_of(task, side), TASKS[task][1]
     problem = lavps.InverseProblem.simulate(truth, operator, noise, seed=item)
 
     def restore(evaluations: int, samples: int) -> lavps.Posterior:
@@ -155,7 +159,7 @@ def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dic
     found = [(name, setting, x, x) for name, setting, x in results(problem, task)]
     mean = restore(1, 1).mean[0].clamp(-1, 1)
     found.append((MEAN, "", mean, mean))
-    if item < config.sampled:
+    if sampled:
         posterior = restore(config.evaluations, config.samples)
         assert posterior.samples is not None
         found.append((SAMPLES, "", posterior.mean[0].clamp(-1, 1), posterior.samples[0, 0].clamp(-1, 1)))
@@ -168,7 +172,7 @@ def restored(config: Config, task: str, item: int, lpips: LPIPS) -> Iterator[dic
             {"task": task, "item": item, "method": method, "setting": setting, **scores, "seams": ratio}
         )
         yield rows[-1]
-    if item == 0:
+    if sampled and item == 0:
         classical = [row for row in range(len(rows)) if rows[row]["method"] not in OURS]
         best = max(classical, key=lambda row: rows[row]["psnr"])
         shown = [
@@ -211,8 +215,9 @@ def best_classical(scores: dict[tuple[str, str], float], lowest: bool = False) -
     return (min if lowest else max)(keys, key=scores.__getitem__)
 
 
-def answer(denoising: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]]) -> str:
+def answer(stored: dict[str, Any]) -> str:
     """Return where the prior is ahead of other methods, and where it is not."""
+    denoising = stored["denoising"]
     ours = [fmean(row["psnr"] for row in denoising if row["level"] == level) for level in LEVELS]
     ahead = [
         name for name, theirs in PUBLISHED.items() if all(a > b for a, b in zip(ours, theirs, strict=True))
@@ -224,13 +229,11 @@ def answer(denoising: Sequence[dict[str, Any]], tasks: Sequence[dict[str, Any]])
         f"In one evaluation it denoises better than {joined(ahead)} and worse than {joined(behind)}."
     ]
     better, worse, means, sharper = [], [], [], []
-    sampled = {row["item"] for row in tasks if row["method"] == SAMPLES}
     for task, (title, _) in TASKS.items():
-        own = [row for row in tasks if row["task"] == task]
+        own, some = ([row for row in stored[part] if row["task"] == task] for part in ("tasks", "sampled"))
         quality = average(own, "psnr")
         other = best_classical(quality)
         (better if quality[MEAN, ""] > quality[other] else worse).append((title, other[0]))
-        some = [row for row in own if row["item"] in sampled]
         quality, distance = average(some, "psnr"), average(some, "lpips")
         if quality[SAMPLES, ""] > quality[best_classical(quality)]:
             means.append(title)
@@ -270,10 +273,9 @@ def mean_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def sample_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return one line per task: the samples, and the best classical method in each score on the same crops."""
-    sampled = {row["item"] for row in rows if row["method"] == SAMPLES}
     lines = []
     for task, (title, noise) in TASKS.items():
-        some = [row for row in rows if row["task"] == task and row["item"] in sampled]
+        some = [row for row in rows if row["task"] == task]
         quality, distance = average(some, "psnr"), average(some, "lpips")
         best, nearest = best_classical(quality), best_classical(distance, lowest=True)
         ours = SAMPLES, ""
@@ -303,36 +305,40 @@ def measure(config: Config, stored: dict[str, Any]) -> None:
     for name, level in tqdm(pairs, desc="denoising"):
         stored["denoising"].append({"image": name, "level": level, "psnr": denoised(config, name, level)})
         write_json(config.pages, "photos", stored, indent=None)
-    lpips, finished = LPIPS.load(config.lpips), {(row["item"], row["task"]) for row in stored["tasks"]}
-    tasks = [pair for pair in product(range(config.count), TASKS) if pair not in finished]
-    for item, task in tqdm(tasks, desc="tasks"):
-        stored["tasks"] += restored(config, task, item, lpips)
-        write_json(config.pages, "photos", stored, indent=None)
+    lpips = LPIPS.load(config.lpips)
+    for part, count in (("tasks", config.count), ("sampled", config.sampled)):
+        finished = {(row["item"], row["task"]) for row in stored[part]}
+        for item, task in tqdm([p for p in product(range(count), TASKS) if p not in finished], desc=part):
+            stored[part] += restored(config, task, item, lpips, part == "sampled")
+            write_json(config.pages, "photos", stored, indent=None)
 
 
 def main(config: Config) -> None:
     """Measure what is missing, and write the page."""
     torch.set_num_threads(1)
     config.pages.mkdir(parents=True, exist_ok=True)
-    new = {"prior": read_config(config.prior).weights_hash, "denoising": [], "tasks": []}
+    new: dict[str, Any] = {"prior": read_config(config.prior).weights_hash}
+    new |= {"precision": config.precision, "sides": [config.side, config.sampled_side]}
+    new |= {"denoising": [], "tasks": [], "sampled": []}
     begun = (config.pages / "photos.json").exists()
     stored = read(config.pages, "photos") if begun else new
-    if not config.page_only and stored.get("prior") != new["prior"]:
-        stored = new  # those were the numbers of other weights
+    if not config.page_only and any(stored.get(name) != new[name] for name in ("prior", "sides")):
+        stored = new  # those were the numbers of other weights or crops
     if not config.page_only:
         measure(config, stored)
-    count, sampled = (len({row["item"] for row in stored["tasks"] if row["method"] == name}) for name in OURS)
     figures = "\n\n".join(
         f"**{title}**\n\n![{title}](photos/{task}.png)" for task, (title, _) in TASKS.items()
     )
     tables = {
         "denoising": denoising_table(stored["denoising"]),
         "means": mean_table(stored["tasks"]),
-        "samples": sample_table(stored["tasks"]),
-        "answer": answer(stored["denoising"], stored["tasks"]),
+        "samples": sample_table(stored["sampled"]),
+        "answer": answer(stored),
     }
     images = len({row["image"] for row in stored["denoising"]})
+    count, sampled = (len({row["item"] for row in stored[part]}) for part in ("tasks", "sampled"))
     numbers = {"images": images, "count": count, "sampled": sampled, "config": config}
+    numbers["precision"] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[stored["precision"]]
     write_page(config.pages, "photos", **tables, figures=figures, **numbers)
 
 

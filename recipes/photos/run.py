@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -51,8 +51,7 @@ TASKS = {
     "scratches": ("scratches and text", 0.0),
     "jpeg10": ("JPEG at quality 10", 0.02),
 }
-MEAN, SAMPLES = OURS = "one evaluation", "samples"
-SPREAD = 12  # crops over all photographs, the first of which are sampled
+MEAN = "one evaluation"
 WINDOWS = (64, 32)  # side and overlap
 
 
@@ -73,17 +72,17 @@ class Config:
     count: int = 30
     """Number of crops that are restored in one evaluation."""
     side: int = 256
-    """Height and width of these crops."""
-    sampled: int = 3
-    """Number of crops that are also restored by samples."""
-    sampled_side: int = 192
-    """Height and width of these crops."""
+    """Height and width of the crops."""
+    sampled: int = 10
+    """Number of these crops that are also restored by samples."""
     evaluations: int = 25
     """Denoiser evaluations per sample."""
-    samples: int = 4
-    """Samples per crop."""
+    samples: int = 2
+    """Samples per crop, two at least."""
     precision: Precision = "fp32"
     """Precision of the network that draws samples; one evaluation is in float32."""
+    compiled: bool = False
+    """Whether this network is compiled."""
     page_only: bool = False
     """Whether to write the page from the stored numbers, without sampling."""
 
@@ -102,13 +101,20 @@ class Config:
     @cached_property
     def sampled_prior(self) -> TiledPrior:
         """The prior that samples are drawn with."""
-        return TiledPrior(lavps.load_prior(self.prior, precision=self.precision), *WINDOWS)
+        prior = lavps.load_prior(self.prior, precision=self.precision, compiled=self.compiled)
+        return TiledPrior(prior, *WINDOWS)
 
-    def crop(self, item: int, count: int, side: int) -> Tensor:
-        """Return the centre of a photograph; a number of items is spread over all of them."""
-        x = [*self.photographs.values()][item * len(self.photographs) // count]
-        top, left = ((length - side) // 2 for length in x.shape[1:])
-        return x[:, top : top + side, left : left + side]
+    def crop(self, item: int) -> Tensor:
+        """Return the centre of a photograph; the items are spread over all of them."""
+        x = [*self.photographs.values()][item * len(self.photographs) // self.count]
+        top, left = ((length - self.side) // 2 for length in x.shape[1:])
+        return x[:, top : top + self.side, left : left + self.side]
+
+    def measured(self, task: str, item: int) -> tuple[lavps.InverseProblem, Tensor]:
+        """Return the measurement of a crop, and the crop (1, 3, H, W)."""
+        truth = self.crop(item)[None]
+        operator = operator_of(task, self.side)
+        return lavps.InverseProblem.simulate(truth, operator, TASKS[task][1], seed=item), truth
 
 
 def scratches(side: int) -> Mask:
@@ -143,48 +149,78 @@ def denoised(config: Config, name: str, level: int) -> float:
     return round(float(psnr(lavps.PosteriorMean(config.tiled).sample(problem).mean.clamp(-1, 1), x)), 3)
 
 
-def restored(config: Config, task: str, item: int, lpips: LPIPS, sampled: bool) -> Iterator[dict[str, Any]]:
-    """Yield the scores of every method on a crop; draw the figure of the task for the first sampled one."""
+def restored(config: Config, task: str, item: int, lpips: LPIPS) -> list[dict[str, Any]]:
+    """Return the scores of the classical methods and of one evaluation on a crop."""
     from .classical import results
 
-    count, side = (SPREAD, config.sampled_side) if sampled else (config.count, config.side)
-    truth = config.crop(item, count, side)[None]
-    operator, noise = operator_of(task, side), TASKS[task][1]
-    problem = lavps.InverseProblem.simulate(truth, operator, noise, seed=item)
+    problem, truth = config.measured(task, item)
+    one = lavps.restore(problem.y, problem.operator, config.tiled, TASKS[task][1], evaluations=1)
+    found = [*results(problem, task), (MEAN, "", one.mean[0].clamp(-1, 1))]
+    return [
+        {"task": task, "item": item, "method": method, "setting": setting}
+        | {"psnr": round(float(psnr(x[None], truth)), 4)}
+        | single_scores(x, truth, lpips)
+        for method, setting, x in found
+    ]
 
-    def restore(evaluations: int, samples: int) -> lavps.Posterior:
-        prior = config.tiled if evaluations == 1 else config.sampled_prior
-        return lavps.restore(problem.y, operator, prior, noise, samples, evaluations=evaluations)
 
-    found = [(name, setting, x, x) for name, setting, x in results(problem, task)]
-    mean = restore(1, 1).mean[0].clamp(-1, 1)
-    found.append((MEAN, "", mean, mean))
-    if sampled:
-        posterior = restore(config.evaluations, config.samples)
-        assert posterior.samples is not None
-        found.append((SAMPLES, "", posterior.mean[0].clamp(-1, 1), posterior.samples[0, 0].clamp(-1, 1)))
-    rows = []
-    for method, setting, mean, drawn in found:
-        scores = {"psnr": float(psnr(mean[None], truth)), "lpips": float(lpips(drawn[None], truth))}
-        scores = {name: round(score, 4) for name, score in scores.items()}
-        ratio = round(seam_ratio(drawn, *WINDOWS) / seam_ratio(truth, *WINDOWS), 3)
-        rows.append(
-            {"task": task, "item": item, "method": method, "setting": setting, **scores, "seams": ratio}
-        )
-        yield rows[-1]
-    if sampled and item == 0:
-        classical = [row for row in range(len(rows)) if rows[row]["method"] not in OURS]
-        best = max(classical, key=lambda row: rows[row]["psnr"])
-        shown = [
-            (found[best][2], rows[best]["method"]),
-            (found[-1][3], "sample"),
-            (found[-1][2], f"mean of {config.samples} samples"),
-        ]
-        panels = [picture_panel(x, name, f"{float(psnr(x[None], truth)):.1f} dB") for x, name in shown]
-        folder = config.pages / "photos"
-        folder.mkdir(parents=True, exist_ok=True)
-        pictures = comparison([measured_panel(problem), *panels, picture_panel(truth[0], "truth")])
-        (folder / f"{task}.png").write_bytes(pictures)
+def sampled(config: Config, task: str, item: int, lpips: LPIPS) -> dict[str, Any]:
+    """Return the scores of samples of a crop; draw the figure of the task for the first crop."""
+    problem, truth = config.measured(task, item)
+    noise, evaluations = TASKS[task][1], config.evaluations
+    prior, samples = config.sampled_prior, config.samples
+    posterior = lavps.restore(
+        problem.y, problem.operator, prior, noise, samples, evaluations=evaluations, seed=item
+    )
+    assert posterior.samples is not None
+    if item == 0:
+        draw(config, task, problem, truth, posterior)
+    errors = posterior.samples[0] - truth
+    return (
+        {"task": task, "item": item}
+        | {"psnr": round(10 * math.log10(4 / squared_error_of_mean(errors)), 4)}
+        | {"psnr_samples": round(float(psnr(posterior.mean, truth)), 4)}
+        | single_scores(posterior.samples[0, 0].clamp(-1, 1), truth, lpips)
+    )
+
+
+def squared_error_of_mean(errors: Tensor) -> float:
+    """Return an unbiased estimate of the squared error of the mean of infinitely many samples.
+
+    Errors of different samples have this error as the mean of their product.
+
+    Args:
+        errors: Errors (S, C, H, W) of S independent samples.
+    """
+    count = len(errors)
+    total = errors.double().sum(0).square().mean() - errors.double().square().sum(0).mean()
+    return float(total) / (count * (count - 1))
+
+
+def single_scores(x: Tensor, truth: Tensor, lpips: LPIPS) -> dict[str, float]:
+    """Return LPIPS and the seams of one image."""
+    ratio = seam_ratio(x, *WINDOWS) / seam_ratio(truth, *WINDOWS)
+    return {"lpips": round(float(lpips(x[None], truth)), 4), "seams": round(ratio, 3)}
+
+
+def draw(
+    config: Config, task: str, problem: lavps.InverseProblem, truth: Tensor, posterior: lavps.Posterior
+) -> None:
+    """Write the figure of a task: measurement, best classical method, a sample, the mean of the samples, truth."""
+    from .classical import results
+
+    assert posterior.samples is not None
+    best = max(results(problem, task), key=lambda result: float(psnr(result[2][None], truth)))
+    shown = [
+        (best[2], best[0]),
+        (posterior.samples[0, 0].clamp(-1, 1), "sample"),
+        (posterior.mean[0].clamp(-1, 1), f"mean of {config.samples} samples"),
+    ]
+    panels = [picture_panel(x, name, f"{float(psnr(x[None], truth)):.1f} dB") for x, name in shown]
+    folder = config.pages / "photos"
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = comparison([measured_panel(problem), *panels, picture_panel(truth[0], "truth")])
+    (folder / f"{task}.png").write_bytes(pictures)
 
 
 def measured_panel(problem: lavps.InverseProblem) -> Panel:
@@ -211,7 +247,7 @@ def average(rows: Sequence[dict[str, Any]], score: str) -> dict[tuple[str, str],
 
 def best_classical(scores: dict[tuple[str, str], float], lowest: bool = False) -> tuple[str, str]:
     """Return the classical method, with its setting, that has the best score."""
-    keys = [key for key in scores if key[0] not in OURS]
+    keys = [key for key in scores if key[0] != MEAN]
     return (min if lowest else max)(keys, key=scores.__getitem__)
 
 
@@ -228,23 +264,27 @@ def answer(stored: dict[str, Any]) -> str:
     sentences = [
         f"In one evaluation it denoises better than {joined(ahead)} and worse than {joined(behind)}."
     ]
-    better, worse, means, sharper = [], [], [], []
+    better, worse = list[tuple[str, str]](), list[tuple[str, str]]()
+    means, sharper = list[float](), list[str]()
     for task, (title, _) in TASKS.items():
-        own, some = ([row for row in stored[part] if row["task"] == task] for part in ("tasks", "sampled"))
-        quality = average(own, "psnr")
+        quality = average([row for row in stored["tasks"] if row["task"] == task], "psnr")
         other = best_classical(quality)
         (better if quality[MEAN, ""] > quality[other] else worse).append((title, other[0]))
-        quality, distance = average(some, "psnr"), average(some, "lpips")
-        if quality[SAMPLES, ""] > quality[best_classical(quality)]:
-            means.append(title)
-        if distance[SAMPLES, ""] < distance[best_classical(distance, lowest=True)]:
+        own, others = same_crops(stored, task)
+        quality, distance = average(others, "psnr"), average(others, "lpips")
+        means.append(fmean(row["psnr"] for row in own) - quality[best_classical(quality)])
+        if fmean(row["lpips"] for row in own) < distance[best_classical(distance, lowest=True)]:
             sharper.append(title)
     sentences.append(
         f"Its PSNR is higher than that of every classical method on {counted([title for title, _ in better])}."
     )
     if worse:
         sentences.append(f"Ahead of it: {', '.join(f'{name} for {title}' for title, name in worse)}.")
-    sentences.append(f"With samples, their mean is ahead in PSNR on {counted(means)}.")
+    ahead = [title for (title, _), gain in zip(TASKS.values(), means, strict=True) if gain > 0]
+    gains = " to ".join(f"{gain:+.1f}" for gain in (min(means), max(means)))
+    sentences.append(
+        f"The posterior mean, from samples of {stored['evaluations']} evaluations, is ahead in PSNR on {counted(ahead)}, by {gains} dB."
+    )
     sentences.append(f"A sample has a lower LPIPS than every classical method on {counted(sharper)}.")
     return " ".join(sentences)
 
@@ -271,27 +311,43 @@ def mean_table(rows: Sequence[dict[str, Any]]) -> str:
     return markdown_table(["task", "one evaluation", "best classical method", "difference"], lines)
 
 
-def sample_table(rows: Sequence[dict[str, Any]]) -> str:
+def same_crops(stored: dict[str, Any], task: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of a task's samples, and those of the other methods on the same crops."""
+    own = [row for row in stored["sampled"] if row["task"] == task]
+    items = {row["item"] for row in own}
+    return own, [row for row in stored["tasks"] if row["task"] == task and row["item"] in items]
+
+
+def sample_table(stored: dict[str, Any]) -> str:
     """Return one line per task: the samples, and the best classical method in each score on the same crops."""
     lines = []
     for task, (title, noise) in TASKS.items():
-        some = [row for row in rows if row["task"] == task]
-        quality, distance = average(some, "psnr"), average(some, "lpips")
+        own, others = same_crops(stored, task)
+        quality, distance = average(others, "psnr"), average(others, "lpips")
         best, nearest = best_classical(quality), best_classical(distance, lowest=True)
-        ours = SAMPLES, ""
+        mean = {
+            score: fmean(row[score] for row in own) for score in ("psnr", "psnr_samples", "lpips", "seams")
+        }
         lines.append(
             [
                 f"{title}, noise {noise:g}",
-                f"{quality[ours]:.2f}",
-                f"{quality[MEAN, '']:.2f}",
+                f"{mean['psnr']:.2f}",
+                f"{mean['psnr_samples']:.2f}",
                 f"{quality[best]:.2f} ({best[0]})",
-                f"{distance[ours]:.3f}",
+                f"{mean['psnr'] - quality[best]:+.2f}",
+                f"{mean['lpips']:.3f}",
                 f"{distance[nearest]:.3f} ({nearest[0]})",
-                f"{average(some, 'seams')[ours]:.2f}",
-                f"{average(some, 'seams')[best]:.2f}",
+                f"{mean['seams']:.2f}",
+                f"{average(others, 'seams')[best]:.2f}",
             ]
         )
-    head = ["task", "PSNR, mean of samples", "PSNR, one evaluation", "PSNR, best classical"]
+    head = [
+        "task",
+        "PSNR, posterior mean",
+        f"PSNR, mean of {stored['samples']}",
+        "PSNR, best classical",
+        "difference",
+    ]
     return markdown_table(
         [*head, "LPIPS, a sample", "LPIPS, best classical", "seams", "seams, classical"], lines
     )
@@ -306,11 +362,18 @@ def measure(config: Config, stored: dict[str, Any]) -> None:
         stored["denoising"].append({"image": name, "level": level, "psnr": denoised(config, name, level)})
         write_json(config.pages, "photos", stored, indent=None)
     lpips = LPIPS.load(config.lpips)
-    for part, count in (("tasks", config.count), ("sampled", config.sampled)):
+
+    def missing(part: str, count: int) -> tqdm[tuple[int, str]]:
         finished = {(row["item"], row["task"]) for row in stored[part]}
-        for item, task in tqdm([p for p in product(range(count), TASKS) if p not in finished], desc=part):
-            stored[part] += restored(config, task, item, lpips, part == "sampled")
-            write_json(config.pages, "photos", stored, indent=None)
+        items = range(0, config.count, config.count // count)
+        return tqdm([p for p in product(items[:count], TASKS) if p not in finished], desc=part)
+
+    for item, task in missing("tasks", config.count):
+        stored["tasks"] += restored(config, task, item, lpips)
+        write_json(config.pages, "photos", stored, indent=None)
+    for item, task in missing("sampled", config.sampled):
+        stored["sampled"].append(sampled(config, task, item, lpips))
+        write_json(config.pages, "photos", stored, indent=None)
 
 
 def main(config: Config) -> None:
@@ -318,13 +381,15 @@ def main(config: Config) -> None:
     torch.set_num_threads(1)
     config.pages.mkdir(parents=True, exist_ok=True)
     new: dict[str, Any] = {"prior": read_config(config.prior).weights_hash}
-    new |= {"precision": config.precision, "sides": [config.side, config.sampled_side]}
-    new |= {"denoising": [], "tasks": [], "sampled": []}
+    sampling = {name: getattr(config, name) for name in ("precision", "evaluations", "samples")}
+    new |= {"side": config.side, **sampling, "denoising": [], "tasks": [], "sampled": []}
     begun = (config.pages / "photos.json").exists()
     stored = read(config.pages, "photos") if begun else new
-    if not config.page_only and any(stored.get(name) != new[name] for name in ("prior", "sides")):
-        stored = new  # those were the numbers of other weights or crops
     if not config.page_only:
+        if any(stored[name] != new[name] for name in ("prior", "side")):
+            stored = new  # those were the numbers of other weights or crops
+        if any(stored[name] != value for name, value in sampling.items()):
+            stored |= sampling | {"sampled": []}
         measure(config, stored)
     figures = "\n\n".join(
         f"**{title}**\n\n![{title}](photos/{task}.png)" for task, (title, _) in TASKS.items()
@@ -332,12 +397,13 @@ def main(config: Config) -> None:
     tables = {
         "denoising": denoising_table(stored["denoising"]),
         "means": mean_table(stored["tasks"]),
-        "samples": sample_table(stored["sampled"]),
+        "sampled": sample_table(stored),
         "answer": answer(stored),
     }
     images = len({row["image"] for row in stored["denoising"]})
     count, sampled = (len({row["item"] for row in stored[part]}) for part in ("tasks", "sampled"))
-    numbers = {"images": images, "count": count, "sampled": sampled, "config": config}
+    numbers = {name: stored[name] for name in ("side", "evaluations", "samples")}
+    numbers |= {"images": images, "count": count, "crops": sampled}
     numbers["precision"] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[stored["precision"]]
     write_page(config.pages, "photos", **tables, figures=figures, **numbers)
 

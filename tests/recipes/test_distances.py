@@ -1,9 +1,10 @@
-"""Distances of the study of prior samples, against Gaussians of known distance."""
+"""Distances of the studies of prior samples and photographs, against those of Gaussians."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from recipes.photos.run import squared_error_of_mean
 from recipes.prior_samples.run import frechet_distance, kernel_distance, kid
 
 
@@ -28,3 +29,12 @@ def test_the_kernel_distance_is_unbiased() -> None:
     x = torch.randn(2, 300, 4, generator=generator)
     distance, error = kid(x[0], x[1] + 1.0)
     assert distance > 3 * error > 0
+
+
+def test_the_error_of_the_mean_of_all_samples_is_estimated_from_two() -> None:
+    generator = torch.Generator().manual_seed(0)
+    bias, spread = 0.3, 0.5  # errors of samples are N(0.3, 0.5^2)
+    for count in (2, 5):
+        errors = bias + spread * torch.randn(count, 3, 200, 200, generator=generator)
+        assert squared_error_of_mean(errors) == pytest.approx(bias**2, abs=0.004)
+        assert float(errors.mean(0).square().mean()) > bias**2 + 0.9 * spread**2 / count

@@ -166,7 +166,7 @@ class Config(Study):
         answer = f"Those of {', '.join(within)} are within {MARGIN} LPIPS of the best setting on every task."
         if far:
             named = ", ".join(f"{name} (up to {gap:.4f})" for name, gap in far.items())
-            answer += f" Further away, since no setting is good on all three: {named}."
+            answer += f" Further away: {named}."
         tried = [
             f"- **{name}**: {'; '.join(dict.fromkeys(r['label'] for r in self.of(records, name)))}"
             for name in gaps
@@ -186,7 +186,13 @@ class Config(Study):
             "answer": answer,
             "tried": "\n".join(tried),
             "images": str(records[0]["images"]),
+            "overfit": self.overfit(records),
         }
+
+    def overfit(self, records: list[Record]) -> str:
+        """Return chi² of DPS with the largest step size, by task."""
+        largest = self.of(records, "DPS")[-1]
+        return ", ".join(f"{largest[task]['chi_square']:.2f} ({TITLES[task]})" for task in self.tasks)
 
     def of(self, records: list[Record], name: str) -> list[Record]:
         """Return the records of a sampler."""

@@ -80,6 +80,10 @@ def test_dps_comes_near_the_posterior(task: str) -> None:
     assert judged(lavps.DPS(PRIOR, num_steps=100), task).sw2 <= {"sr4": 0.105, "inpainting": 0.057}[task]
 
 
+def test_a_large_step_size_takes_dps_away_from_the_posterior() -> None:  # but lowers its LPIPS on faces
+    assert judged(lavps.DPS(PRIOR, num_steps=100, step_size=3.0), "inpainting").sw2 >= 0.1
+
+
 @LONG
 def test_ddim_on_the_posteriors_own_denoiser_is_exact(task: str) -> None:
     problem, exact = setting(task, 8)

@@ -101,6 +101,20 @@ def test_complex_measurements_are_perturbed_by_their_own_noise() -> None:
     assert float(draws.var()) == pytest.approx(1 / (1 / 0.16 + 2 / 0.09), rel=0.02)
 
 
+@pytest.mark.parametrize("name", ["pool", "periodic blur", "blur"])
+def test_a_map_of_the_noise_is_solved_at_the_highest_noise_level(name: str) -> None:
+    operator, random = OPERATORS[name], torch.Generator().manual_seed(8)
+    x = torch.randn(2, 3, 16, 16, generator=random, dtype=torch.float64)
+    shape = (1, *operator(x).shape[1:])
+    noise = lavps.GaussianNoise(0.1 + 0.1 * torch.rand(shape, generator=random, dtype=torch.float64))
+    measured = lavps.InverseProblem.simulate(x, operator, noise)
+    covariance, level = Stationary(), torch.tensor(torch.inf, dtype=torch.float64)
+    found = data_step(measured, 0.0 * x, covariance, level, solver_steps=200, tolerance=1e-8)
+    # At the mode, x = C A^T W (y - A x).
+    expected = covariance.product(level, x)(measured.likelihood_score(found))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0.0)
+
+
 @pytest.mark.parametrize("exponent", [1.0, 2.5])
 def test_the_spectrum_is_recovered_from_images(exponent: float) -> None:
     like = torch.zeros(400, 3, 32, 32)

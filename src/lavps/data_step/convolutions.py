@@ -88,7 +88,8 @@ def convolution_step(
     atol = tolerance * (residual[0].numel() / (1.0 + eigenvalues.flatten(1).mean(1) / mean)).sqrt()
     high = (as_time(noise_level) > _HIGH).to(x.device).expand(len(x))
     steps = torch.where(high, _MORE * solver_steps, solver_steps)
-    scattered = high & (_is_scattered(operator, x) if covariance.correlated else False)
+    pixels = covariance.correlated and isinstance(operator, Mask)
+    scattered = high & (_is_scattered(operator, x) if pixels else False)
     moved = torch.zeros_like(x)
     if not bool(scattered.all()):
         limit = torch.where(scattered, 0, steps)

@@ -5,7 +5,6 @@ The adjoint, the Jacobian products, the pseudo-inverse and the norm have default
 differentiation and conjugate gradients; a subclass overrides them where a closed form exists.
 
 Operators are immutable and deterministic. Random operators are drawn from :mod:`lavps.operators.families`.
-
 Parameters may be batched: one mask, kernel or scale per item. A parameter with one row applies to every row.
 """
 
@@ -238,8 +237,7 @@ class CallableOperator(Operator):
     Args:
         function: Function from (B, C, *spatial) to (B, *measurement) that treats rows independently.
         in_shape: Image shape (C, *spatial).
-        linear: Whether the function is linear; default from the derivative given, else tested by three
-            evaluations of a random image.
+        linear: Whether it is linear; default from the derivative given, else tested by three evaluations.
         adjoint: Adjoint A^T of a linear function. With it the function need not be differentiable by torch.
         vjp: Product (x, v) -> J^T v with the Jacobian J at x, for a nonlinear function that torch cannot
             differentiate. J u is then computed by finite differences.
@@ -261,8 +259,7 @@ class CallableOperator(Operator):
         vjp: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         if linear is None:
-            given = adjoint is not None or vjp is not None
-            linear = vjp is None if given else measures_linearly(function, in_shape)
+            linear = vjp is None if (adjoint or vjp) is not None else measures_linearly(function, in_shape)
         if adjoint is not None and not linear:
             raise ValueError("only a linear function has an adjoint: omit adjoint= or set linear=True")
         if vjp is not None and linear:

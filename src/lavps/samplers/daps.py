@@ -35,12 +35,10 @@ from .diffpir import DataStepSampler
 class DAPS(DataStepSampler):
     """Decoupled annealing (Zhang et al., 2025); biased: x_0 given x_t is taken as Gaussian.
 
-    Samples vary too much where the denoiser is uncertain: the end of the ODE varies with x_t, and the draw
-    adds a variance of r_t^2 to it. So the default bounds r_t^2, and takes one denoiser evaluation per level.
-    The paper has ``covariance=Isotropic()`` (r_t = sigma_t / alpha_t), ``denoising_steps=5`` and many levels.
+    Samples vary too much: the end of the ODE varies with x_t, and the draw adds a variance of r_t^2. So the
+    default bounds r_t^2. The paper has ``covariance=Isotropic()``, ``denoising_steps=5`` and many levels.
 
-    K annealing levels cost K times ``denoising_steps`` evaluations. Fields that are not listed are those of
-    :class:`DataStepSampler`.
+    K levels cost K times ``denoising_steps`` evaluations. Other fields are those of :class:`DataStepSampler`.
 
     Args:
         prior: Denoiser D.

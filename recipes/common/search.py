@@ -12,6 +12,7 @@ from lavps.minimizers import WhitenedGradient
 from lavps.samplers import (
     DAPS,
     DDNM,
+    DPS,
     MGDM,
     MMPS,
     UNBOUND,
@@ -19,6 +20,7 @@ from lavps.samplers import (
     PiGDM,
     Sampler,
     Settings,
+    Supervised,
     WienerPIR,
 )
 
@@ -72,6 +74,17 @@ def _mmps(trial: optuna.Trial, evaluations: int) -> Sampler:
     return MMPS(UNBOUND, num_steps=evaluations, eta=_fraction(trial, "eta"), grid_power=_grid_power(trial))
 
 
+def _dps(trial: optuna.Trial, evaluations: int) -> Sampler:
+    size = float(f"{trial.suggest_float('step_size', 0.1, 10.0, log=True):.3g}")
+    return DPS(UNBOUND, num_steps=evaluations, step_size=size, grid_power=_grid_power(trial))
+
+
+def _supervised(trial: optuna.Trial, evaluations: int) -> Sampler:
+    return Supervised(
+        UNBOUND, num_steps=evaluations, eta=_fraction(trial, "eta"), grid_power=_grid_power(trial)
+    )
+
+
 def _daps(trial: optuna.Trial, evaluations: int) -> Sampler:
     denoising = trial.suggest_int("denoising_steps", 1, 3)
     return DAPS(
@@ -111,6 +124,8 @@ SPACES: dict[str, Space] = {
     "DDNM+": _ddnm,
     "Pi-GDM": _pigdm,
     "MMPS": _mmps,
+    "DPS": _dps,
+    "supervised network": _supervised,
     "DAPS": _daps,
     "MGDM (linearized)": _linearized,
     "MGDM (whitened)": _whitened,
@@ -125,6 +140,8 @@ FIRST: dict[str, list[Callable[[int], dict[str, float]]]] = {
     "DDNM+": [lambda k: {"eta": 0.85, "grid_power": 1.0}],
     "Pi-GDM": [lambda k: {"eta": 1.0, "grid_power": 1.0}],
     "MMPS": [lambda k: {"eta": 1.0, "grid_power": 1.0}],
+    "DPS": [lambda k: {"step_size": 1.0, "grid_power": 1.0}],
+    "supervised network": [lambda k: {"eta": 1.0, "grid_power": 1.0}],
     "DAPS": [lambda k: {"denoising_steps": 2, "variance": 1.0, "grid_power": 2.0, "last": 0.01}],
     "MGDM (linearized)": [lambda k: {"data_variance": 0.25, "grid_power": 1.0}],
     "MGDM (whitened)": [lambda k: {"steps": 1, "step_size": 1.5, "grid_power": 1.0}],

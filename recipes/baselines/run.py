@@ -1,0 +1,178 @@
+"""Samplers with gradients through the denoiser, and a supervised network, beside samplers without either.
+
+python -m recipes.baselines.run --data DATA --lpips FILE
+
+A supervised network is trained for each task by ``lavps train conditional`` if ``--runs`` does not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar, cast
+
+import optuna
+import tyro
+
+from lavps.benchmark import Benchmark
+from lavps.benchmark.models import Precision
+from lavps.benchmark.report import markdown_table
+from lavps.cli import main as command_line
+from lavps.evaluation import non_inferiority
+from lavps.samplers import UNBOUND, FewStep, FewStepModel, Sampler, Settings, Unbound
+
+from ..common.labels import TITLES
+from ..common.pages import read, write_json, write_page
+from ..common.scored import Method, Record, Scored
+
+TRAINED, SUPERVISED = "few-step model", "supervised network"
+# Samplers that are tuned for each task, and their number of denoiser evaluations.
+BUDGETS = {"DiffPIR": 25, "Pi-GDM": 25, "DPS": 25, "MMPS": 8, SUPERVISED: 25}
+SHIFTS = {"sr4": "sr8", "motion-blur": "random-motion-blur-hard", "centre-box": "random-pixels"}
+SHIFTED = ("DiffPIR", SUPERVISED, TRAINED)
+BATCH, NOISE = 32, 0.05
+TRAINING = {
+    "noise": NOISE, "network": "recipes/zoo/hdit.json", "times": "logit-normal", "batch-size": BATCH, "learning-rate": 4e-4,
+    "warmup-steps": 30, "cooldown-steps": 300, "ema-decay": "0.98 0.995", "compile": "", "weights": "bfloat16",
+    "validation-images": 128, "validate-every": 300, "checkpoint-every": 100, "preview-every": 600, "log-every": 20, "cpu": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config(Scored):
+    """Samplers with gradients, and supervised networks."""
+
+    precision: Precision = "fp32"
+    validation_count: int = 4
+    test_count: int = 24
+    tasks: tuple[str, ...] = ("sr4",)
+    """Tasks, each with a supervised network of its own."""
+    runs: Path = Path("runs")
+    """Folder of the supervised networks."""
+    steps: int = 615
+    """Training steps of a supervised network."""
+
+    study: ClassVar[str] = "baselines"
+
+    def run(self) -> None:
+        """Measure, or read what was measured, and write the page."""
+        found = read(self.pages, self.study) if self.page_only else self.measure()
+        write_json(self.pages, self.study, found)
+        write_page(self.pages, self.study, **self.fields(found))
+
+    def measure(self) -> list[Record]:
+        """Train the supervised networks that are missing; tune and run all methods."""
+        records = []
+        for task in self.tasks:
+            benchmark = self.begin(self.study, task)
+            methods = self.methods(benchmark, task)
+            records += self.measured(benchmark, task, methods)
+            self.pack(self.study, benchmark, task)
+            other = self.begin(self.study, SHIFTS[task])
+            records += self.measured(other, SHIFTS[task], [m for m in methods if m[0] in SHIFTED])
+            self.pack(self.study, other, SHIFTS[task])
+        return records
+
+    def methods(self, benchmark: Benchmark, task: str) -> list[Method]:
+        """Return the methods of a task, tuned where they have something to tune."""
+        network = self.supervised(task)
+        bound: dict[str, Callable[[Settings], Settings]] = {
+            SUPERVISED: lambda settings: with_denoiser(settings, network)
+        }
+        found = [
+            (name, count, self.tuned(benchmark, name, count, bound.get(name, lambda settings: settings)))
+            for name, count in BUDGETS.items()
+        ]
+        model = cast(FewStepModel, Unbound(str(self.zoo / f"{self.prior.name}-4steps")))
+        return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, model)))]
+
+    def supervised(self, task: str) -> Path:
+        """Return the folder of the supervised network of a task; train it first if there is none."""
+        run = self.runs / f"{self.prior.name}-{task}-supervised"
+        if not (run / "model").exists():
+            options = {
+                "data": self.data / f"{self.prior.name}-train",
+                "validation": self.data / f"{self.prior.name}-val.tar",
+                "output": run,
+                "task": task,
+                "init-from": self.prior,
+                "size": 64,
+                "steps": self.steps,
+            }
+            words = [word for k, v in (options | TRAINING).items() for word in (f"--{k}", *str(v).split())]
+            command_line(["train", "conditional", *words])
+        return run / "model"
+
+    def fields(self, records: list[Record]) -> dict[str, str]:
+        """Return the tables and numbers of the page."""
+        trained = [task for task in self.tasks if any(r["task"] == task for r in records)]
+        rows, ahead = [], []
+        for task in trained:
+            ours = self.find(records, task, TRAINED)
+            for r in (r for r in records if r["task"] == task):
+                test = non_inferiority(r["lpips"], ours["lpips"])
+                verdict = f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}"
+                rows.append([TITLES[task], *cells(r), "" if r is ours else verdict])
+                if r is not ours:
+                    ahead.append((r["name"], test.is_non_inferior, fmean(ours["crps"]) < fmean(r["crps"])))
+        shifted = [
+            [TITLES[task], TITLES[SHIFTS[task]], *cells(r)]
+            for task in trained
+            for r in records
+            if r["task"] == SHIFTS[task]
+        ]
+        names = [name for name in BUDGETS if any(row[0] == name for row in ahead)]
+        verdicts = [
+            [name, *(f"{sum(row[i] for row in ahead if row[0] == name)} of {len(trained)}" for i in (1, 2))]
+            for name in names
+        ]
+        near = sum(row[1] for row in ahead)
+        images = self.steps * BATCH
+        head = ["sampler", "evaluations", "backward passes", "LPIPS", "CRPS", "PSNR", "chi²", "coverage"]
+        first = records[0]
+        return {
+            "answer": f"On {', '.join(TITLES[task] for task in trained)}, the few-step model with 4 evaluations is non-inferior in LPIPS in {near} of {len(ahead)} comparisons with "
+            f"tuned baselines, and its CRPS is lower in {sum(row[2] for row in ahead)}.",
+            "verdicts": markdown_table(["few-step model against", "LPIPS non-inferior", "CRPS lower"], verdicts),
+            "table": markdown_table(["task", *head, "LPIPS of the few-step model minus this one"], rows),
+            "shifted": markdown_table(["trained on", "measured", *head], shifted),
+            "images": f"{images:,}",
+            "passes": f"{3 * images:,}",
+            "count": str(first["images"]),
+            "samples": str(first["samples"]),
+            "nominal": f"{100 * first['nominal']:.0f} %",
+            "trials": str(self.trials),
+            "validation": str(self.validation_count),
+        }  # fmt: skip
+
+    def find(self, records: Sequence[Record], task: str, name: str) -> Record:
+        """Return the record of a sampler on a task."""
+        return next(r for r in records if (r["task"], r["name"]) == (task, name))
+
+
+def with_denoiser(settings: Settings, folder: Path) -> Settings:
+    """Return settings with the supervised network of a folder."""
+    sampler: Any = settings.template
+    found: Sampler = replace(sampler, denoiser=Unbound(str(folder)))
+    return Settings(found)
+
+
+def cells(record: Record) -> list[str]:
+    """Return the cells of a record."""
+    return [
+        record["name"],
+        str(record["evaluations"]),
+        f"{record['mean_backwards']:.0f}",
+        f"{fmean(record['lpips']):.4f}",
+        f"{fmean(record['crps']):.4f}",
+        f"{record['mean_psnr']:.2f}",
+        f"{record['mean_chi_square']:.2f}",
+        f"{100 * fmean(record['coverage']):.0f} %",
+    ]
+
+
+if __name__ == "__main__":
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    tyro.cli(Config).run()

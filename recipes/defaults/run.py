@@ -186,13 +186,18 @@ class Config(Study):
             "answer": answer,
             "tried": "\n".join(tried),
             "images": str(records[0]["images"]),
-            "overfit": self.overfit(records),
+            "step_size": self.step_size(records),
         }
 
-    def overfit(self, records: list[Record]) -> str:
-        """Return chi² of DPS with the largest step size, by task."""
-        largest = self.of(records, "DPS")[-1]
-        return ", ".join(f"{largest[task]['chi_square']:.2f} ({TITLES[task]})" for task in self.tasks)
+    def step_size(self, records: list[Record]) -> str:
+        """Return why DPS keeps its step size; nothing if it was not measured."""
+        if not (tried := self.of(records, "DPS")):
+            return ""
+        fits = ", ".join(f"{tried[-1][task]['chi_square']:.2f} ({TITLES[task]})" for task in self.tasks)
+        return (
+            f"DPS keeps a step size of 1. With 3 its LPIPS is lower on super-resolution and motion blur, but it fits the noise: chi² is {fits}. On mixture priors it is "
+            "also further from the exact posterior of inpainting (`tests/oracle/test_exact_posteriors.py`).\n\n"
+        )
 
     def of(self, records: list[Record], name: str) -> list[Record]:
         """Return the records of a sampler."""

@@ -108,7 +108,11 @@ class Config:
         ]
         low, high = (f([value for value, *_ in values]) for f in (min, max))
         outside = dict.fromkeys(r["task"] for (_, r, _), near in zip(values, inside, strict=True) if not near)
-        where = f" The others are those of {', '.join(TITLES[name] for name in outside)}." if outside else ""
+        where = (
+            f" The others are those of {', '.join(TITLES.get(name, name) for name in outside)}."
+            if outside
+            else ""
+        )
         return {
             "answer": f"chi² is between {LOWEST} and {HIGHEST} in {sum(inside)} of {len(inside)} cells; the lowest is {low:.2f}, "
             f"the highest {high:.2f}.{where}",

@@ -365,8 +365,8 @@ def measure(config: Config, stored: dict[str, Any]) -> None:
 
     def missing(part: str, count: int) -> tqdm[tuple[int, str]]:
         finished = {(row["item"], row["task"]) for row in stored[part]}
-        items = range(0, config.count, config.count // count)
-        return tqdm([p for p in product(items[:count], TASKS) if p not in finished], desc=part)
+        items = [number * config.count // count for number in range(count)]
+        return tqdm([p for p in product(items, TASKS) if p not in finished], desc=part)
 
     for item, task in missing("tasks", config.count):
         stored["tasks"] += restored(config, task, item, lpips)

@@ -259,7 +259,7 @@ class CallableOperator(Operator):
         vjp: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         if linear is None:
-            linear = vjp is None if (adjoint or vjp) is not None else measures_linearly(function, in_shape)
+            linear = vjp is None if (adjoint, vjp) != (None, None) else measures_linearly(function, in_shape)
         if adjoint is not None and not linear:
             raise ValueError("only a linear function has an adjoint: omit adjoint= or set linear=True")
         if vjp is not None and linear:

@@ -17,7 +17,7 @@ from ..common.scored import SCORES, Record
 STUDY = "few_steps"
 PHOTOS = f"{STUDY}_photos"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
-DAPS = "DAPS"
+DAPS, PAPER = "DAPS", "MGDM (Adam)"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
 PRESET = "TunedPIR (photos64)"  # the preset of this prior, where it has a schedule of its own
 # Numbers of denoiser evaluations of the samplers that are tuned for each task.
@@ -85,23 +85,12 @@ class Page:
 
     def fields(self) -> dict[str, str]:
         """Return the fields of the page's template."""
-        strange = [
-            [
-                TITLES[r["task"]],
-                r["name"],
-                f"{fmean(r['lpips']):.4f}",
-                f"{fmean(r['crps']):.4f}",
-                f"{r['mean_chi_square']:.2f}",
-                f"{r['mean_forwards']:.2f}",
-            ]
-            for r in self.records
-            if r["task"] not in (*self.tasks, PHASE)
-        ]
         first = self.records[0]
         phase = [r for r in self.records if r["task"] == PHASE]
         return {
             "answer": self.answer(),
             "verdicts": self.verdicts(),
+            "paper": self.paper(),
             "phase": self.table(PHASE),
             "phase_count": str(phase[0]["images"]),
             "found": "; ".join(
@@ -109,9 +98,7 @@ class Page:
             ),
             "first": markdown_table(*self.first()),
             "table": "\n\n".join(f"**{TITLES[task]}**\n\n{self.table(task)}" for task in self.tasks),
-            "outside": markdown_table(
-                ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"], strange
-            ),
+            "outside": self.outside(),
             "pairs": self.pairs(),
             "inception": self.inception_table(),
             "photos": self.photos(),
@@ -140,6 +127,23 @@ class Page:
         ]
         return markdown_table(head, rows)
 
+    def outside(self) -> str:
+        """Return the table of tasks outside the training."""
+        rows = [
+            [
+                TITLES[r["task"]],
+                r["name"],
+                f"{fmean(r['lpips']):.4f}",
+                f"{fmean(r['crps']):.4f}",
+                f"{r['mean_chi_square']:.2f}",
+                f"{r['mean_forwards']:.2f}",
+            ]
+            for r in self.records
+            if r["task"] not in (*self.tasks, PHASE)
+        ]
+        head = ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"]
+        return markdown_table(head, rows)
+
     def inception_table(self) -> str:
         """Return the table of Inception distances, which ``recipes.few_steps.inception`` measures."""
         name = f"{STUDY}_inception"
@@ -160,11 +164,12 @@ class Page:
         if not (self.pages / f"{PHOTOS}.json").exists():
             return "Not measured yet."
         records = read(self.pages, PHOTOS)
-        tasks = tuple(dict.fromkeys(r["task"] for r in records))
+        tasks = tuple(dict.fromkeys(r["task"] for r in records if r["name"] == DIFFPIR))
         page = Page(self.pages, tasks, self.evaluations, records)
         tables = [f"**{TITLES[task]}**\n\n{page.table(task)}" for task in tasks]
         drawn = {task: TITLES[task] for task in tasks if (self.pages / PHOTOS / f"{task}.png").exists()}
-        return "\n\n".join([page.verdicts(), *tables, page.pairs(), figures(PHOTOS, drawn)])
+        outside = f"Four evaluations outside the training:\n\n{page.outside()}"
+        return "\n\n".join([page.verdicts(), *tables, page.pairs(), outside, figures(PHOTOS, drawn)])
 
     def answer(self) -> str:
         """Return the sentence that answers the question."""
@@ -175,6 +180,33 @@ class Page:
             f"{len(near)} of {len(both)} linear tasks ({', '.join(near)}), and a lower CRPS on {len(lower)}. "
             "Non-inferior: by less than 0.003 LPIPS behind, tested over the images."
         )
+
+    def paper(self) -> str:
+        """Return the comparison with the paper's MGDM."""
+        rows, ratios = [], []
+        for theirs in (r for r in self.records if r["name"] == PAPER):
+            for name, count in ((TRAINED, 4), (LEARNED, 8)):
+                if (ours := self.find(theirs["task"], name, count)) is None:
+                    continue
+                test = non_inferiority(theirs["lpips"], ours["lpips"])
+                spent = theirs["mean_forwards"] + 2 * theirs["mean_backwards"]
+                ratios.append((name, spent / count, test.is_non_inferior))
+                rows.append(
+                    [
+                        TITLES[theirs["task"]], name, f"{fmean(ours['lpips']):.4f}", f"{fmean(theirs['lpips']):.4f}",
+                        f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}", "yes" if test.is_non_inferior else "no",
+                        f"{fmean(ours['crps']):.4f}", f"{fmean(theirs['crps']):.4f}", f"{spent / count:.0f}",
+                    ]
+                )  # fmt: skip
+        if not rows:
+            return "Not measured yet."
+        head = ["task", "ours", "LPIPS", "LPIPS, MGDM", "difference", "non-inferior", "CRPS", "CRPS, MGDM", "NFE, MGDM / ours"]  # fmt: skip
+        own = [row for row in ratios if row[0] == TRAINED]
+        sentence = (
+            f"With {own[0][1]:.0f} times fewer NFE, the {TRAINED} is non-inferior in LPIPS on "
+            f"{sum(row[2] for row in own)} of {len(own)} tasks."
+        )
+        return f"{sentence}\n\n{markdown_table(head, rows)}"
 
     def both(self, name: str, count: int, other: int) -> list[tuple[str, Record, Record]]:
         """Return the tasks with records of a sampler of ours and of DiffPIR, and these."""

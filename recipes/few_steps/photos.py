@@ -66,7 +66,7 @@ class Config(run.Config):
 
     def run(self) -> None:
         """Measure; ``recipes.few_steps.run --page-only`` puts the tables on its page."""
-        records = []
+        records = self.strange()
         for task in self.tasks:
             benchmark = self.begin(self.study, task)
             found = self.measured(benchmark, task, self.methods(benchmark, task))

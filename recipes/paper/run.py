@@ -4,26 +4,28 @@
     python -m recipes.paper.run --scale paper --device cuda --ends 0 1 3 10 ...      # FFHQ at 256 x 256
 
 Four questions: how much cheaper is LAVPS at non-inferior LPIPS, what do gradient steps in the window change, what happens on
-operators that the model was not trained on, and after how many images has the training paid for itself?
+operators that the model was not trained on, and after how many images has the training paid for itself? Beside them, samplers
+of this library that the paper does not have, with 4 and 8 evaluations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import tyro
 
+from lavps.amortization.few_step import few_step_folder
 from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.report import markdown_table
 from lavps.checkpoints.folder import read_config
 from lavps.evaluation import non_inferiority
 from lavps.guidance import Amortized, Gradient, switch
 from lavps.minimizers import Adam
-from lavps.samplers import Settings, Unbound
+from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, TunedPIR, Unbound
 
 from ..common.labels import TITLES
 from ..common.pages import add_measured, span
@@ -32,7 +34,9 @@ from ..common.table import COSTS, Record, Table, cell, compared, costs, error, l
 SHIFTS = {"sr4": "sr8", "motion-blur": "random-motion-blur-hard", "centre-box": "random-pixels"}
 WINDOW = 0.3
 RATES = (0.01, 0.02, 0.03, 0.05)
-COLOURS = {"MGDM (Adam)": "#0072B2", "LAVPS": "#D55E00"}
+MGDM, LAVPS = "MGDM (Adam)", "LAVPS"
+COLOURS = {MGDM: "#0072B2", LAVPS: "#D55E00"}
+FEW = {"FewStep": ("few-step model", "#CC79A7"), "TunedPIR": ("schedule for any task", "#009E73")}
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,26 @@ class Config(Table):
             shifted = [
                 method(name, most, end, rates[most]) for name, end in (("", 1), (model, 1), (model, 0))
             ]
-            records += found + self.measured(SHIFTS[task], shifted)
+            records += found + self.measured(task, self.few()) + self.measured(SHIFTS[task], shifted)
         return [self.described(record) for record in records]
+
+    def few(self) -> list[Settings]:
+        """Return the samplers with few evaluations: the schedule for any task, and the few-step model if there is one."""
+        found = [Settings(TunedPIR.universal(UNBOUND, 8))]
+        if (folder := few_step_folder(self.prior)) is not None:
+            model = cast(FewStepModel, Unbound(str(self.zoo / folder.name)))
+            found.insert(0, Settings(FewStep(UNBOUND, model)))
+        return found
 
     def described(self, record: Record) -> Record:
         """Return a record with the fields that the page sorts by."""
-        last = settings(record).guidance_by_step[-1]
+        method = settings(record)
+        if (name := method.template.name) in FEW:
+            return record | {"family": FEW[name][0], "end": None, "steps": method.num_steps}
+        last = method.guidance_by_step[-1]
         assert isinstance(last, Gradient | Amortized)
-        family = "LAVPS" if record["name"].startswith("LAVPS") else "MGDM (Adam)"
-        return record | {"family": family, "end": last.steps, "steps": record["method"]["num_steps"]}
+        family = LAVPS if record["name"].startswith(LAVPS) else MGDM
+        return record | {"family": family, "end": last.steps, "steps": method.num_steps}
 
     def fields(self, records: list[Record]) -> dict[str, str]:
         """Draw the figures, write the cards of the models, and return the tables and numbers of the page."""
@@ -81,7 +96,7 @@ class Config(Table):
         shifts = [(SHIFTS[task], row) for task in self.tasks for row in self.of(records, SHIFTS[task])[1:]]
         self.draw_shifts(records, shifts)
         for task in self.tasks:
-            own = [r for r in self.of(records, task) if r["family"] == "LAVPS"]
+            own = [r for r in self.of(records, task) if r["family"] == LAVPS]
             rows = [[r["label"], lpips(r), f"{r['psnr']:.2f}", f"{r['cost']:.0f}"] for r in own]
             add_measured(Path(self.model(task)), "paper.md", ["settings", "LPIPS", "PSNR", "NFE"], rows)
         found = [m["ratio"] for m in matches.values() if m["candidate"]]
@@ -93,6 +108,8 @@ class Config(Table):
                 ["task", "MGDM, lowest LPIPS", "MGDM, cheapest", "LAVPS, cheapest", "NFE ratio of the cheapest"],
                 [matched(task, m) for task, m in matches.items()],
             ),
+            "few": self.few_table(records, matches),
+            "fewer": self.fewer(records, matches),
             "ablation": self.ablation(records),
             "shifts": self.shift_table(records),
             "shifted": f"{len(shifts) - len(inferior)} of {len(shifts)}",
@@ -125,13 +142,42 @@ class Config(Table):
             f"{span(ratios, 1)} times fewer NFE than the cheapest MGDM that is."
         )
 
+    def few_table(self, records: Sequence[Record], matches: Mapping[str, dict[str, Any]]) -> str:
+        """Return the table of the samplers with few evaluations, against MGDM."""
+        rows = [
+            [
+                TITLES[task], r["family"], cell(r), compared(found["best"], r),
+                f"{found['reference']['cost'] / r['cost']:.0f}",
+            ]
+            for task, found in matches.items() for r in self.of(records, task) if r["end"] is None
+        ]  # fmt: skip
+        head = ["task", "sampler", "LPIPS (NFE)", "ΔLPIPS to the lowest of MGDM; non-inferior"]
+        return markdown_table([*head, "NFE of the cheapest MGDM / NFE"], rows)
+
+    def fewer(self, records: Sequence[Record], matches: Mapping[str, dict[str, Any]]) -> str:
+        """Return one sentence for each sampler with few evaluations: on how many tasks it is non-inferior, and how much cheaper."""
+        sentences = []
+        for family, _ in FEW.values():
+            own = [
+                (m, r) for task, m in matches.items() for r in self.of(records, task) if r["family"] == family
+            ]
+            good = [m["reference"]["cost"] / r["cost"] for m, r in own if passes(m["best"], r)]
+            if own:
+                gain = f", with {span(good)} times fewer NFE than the cheapest" if good else ""
+                sentences.append(
+                    f"The {family} ({own[0][1]['steps']} evaluations) is non-inferior to the lowest LPIPS of MGDM on {len(good)} of {len(own)} tasks{gain}."
+                )
+        return " ".join(sentences)
+
     def of(self, records: Sequence[Record], task: str) -> list[Record]:
         """Return the records of a task."""
         return [r for r in records if r["task"] == task]
 
     def rates(self, records: Sequence[Record], task: str) -> str:
         """Return the learning rates that were chosen for a task, by number of steps."""
-        first = {r["steps"]: settings(r).guidance_by_step[0] for r in self.of(records, task)}
+        first = {
+            r["steps"]: settings(r).guidance_by_step[0] for r in self.of(records, task) if r["family"] == MGDM
+        }
         return ", ".join(
             f"{guidance.minimizer.learning_rate:g} (K = {k})"
             for k, guidance in sorted(first.items())
@@ -157,7 +203,7 @@ class Config(Table):
             found = self.of(records, task)
             for r in found:
                 rate = "" if r["acceptance"] is None else f"{r['acceptance']:.0%}"
-                gap = compared(found[0], r) if r["family"] == "LAVPS" else ""
+                gap = compared(found[0], r) if r["family"] == LAVPS else ""
                 rows.append(
                     [TITLES[trained], TITLES[task], f"{r['family']}, G_end = {r['end']}", cell(r), rate, gap]
                 )
@@ -202,7 +248,15 @@ class Config(Table):
                     axis.annotate(
                         str(r["end"]), (r["cost"], r["lpips"]), (5, 4), textcoords="offset points", fontsize=8
                     )
-            axis.set(title=TITLES[task], xlabel="NFE per sample", ylim=(0, None))
+            for family, colour in FEW.values():
+                own = [r for r in self.of(records, task) if r["family"] == family]
+                axis.errorbar(
+                    [r["cost"] for r in own], [r["lpips"] for r in own], [error(r) for r in own], color=colour,
+                    marker="D", linestyle="", capsize=2, linewidth=1, label=family,
+                )  # fmt: skip
+            axis.set(title=TITLES[task], xlabel="NFE per sample", ylim=(0, None), xscale="log")
+            axis.set_xticks((4, 8, 25, 100, 300), ("4", "8", "25", "100", "300"))
+            axis.minorticks_off()
             axis.spines[["top", "right"]].set_visible(False)
         axes[0].set_ylabel("LPIPS (lower is better)")
         handles, names = axes[0].get_legend_handles_labels()
@@ -216,7 +270,7 @@ class Config(Table):
         for place, (task, record) in enumerate(reversed(rows)):
             test = non_inferiority(self.of(records, task)[0]["scores"], record["scores"])
             axis.errorbar(
-                -test.mean_difference, place, xerr=1.96 * test.standard_error, marker="o", color=COLOURS["LAVPS"], capsize=3,
+                -test.mean_difference, place, xerr=1.96 * test.standard_error, marker="o", color=COLOURS[LAVPS], capsize=3,
             )  # fmt: skip
         axis.axvline(0.0, color="black", linewidth=0.8)
         axis.axvline(0.003, color="grey", linewidth=0.8, linestyle="--")
@@ -245,9 +299,7 @@ def passes(reference: Record, candidate: Record) -> bool:
 
 def match(records: Sequence[Record]) -> dict[str, Any]:
     """Return the MGDM of the lowest LPIPS, the cheapest MGDM and LAVPS that are non-inferior to it, and their ratio of NFE."""
-    own, other = (
-        [r for r in records if (r["family"] == "LAVPS") == amortized] for amortized in (False, True)
-    )
+    own, other = ([r for r in records if r["family"] == family] for family in (MGDM, LAVPS))
     best = min(own, key=lambda r: r["lpips"])
     reference = min((r for r in own if r is best or passes(best, r)), key=lambda r: r["cost"])
     candidate = min((r for r in other if passes(best, r)), key=lambda r: r["cost"], default=None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from lavps.benchmark.methods import family, label, matches_group, model_name
 from lavps.benchmark.spaces import Choice, search_space, searched_settings
 from lavps.guidance import Amortized, Gradient, Guidance, Linearized, Switch, switch
 from lavps.minimizers import Adam, WhitenedGradient
-from lavps.samplers import UNBOUND, Settings, Unbound
+from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, Unbound
 from lavps.variational import Context, DiagonalGaussian
 from support.benchmarks import gibbs
 from support.problems import network_prior
@@ -324,6 +324,13 @@ def test_every_corner_of_the_search_space_is_a_method(
     if model is not None:
         both = {(point["linearized_from"] > point["end_from"]) for point in points}
         assert both == {True, False}
+
+
+def test_evaluations_of_a_few_step_model_cost_those_of_the_prior(tmp_path: Path) -> None:
+    method = Settings(FewStep(UNBOUND, cast(FewStepModel, A)))
+    prices = known_relative_cost(tmp_path / "prices.json", method)
+    assert prices is not None
+    assert prices.cost([{"forwards": 4, "backwards": 0, "model_forwards": 0}]) == 4
 
 
 def test_linearized_steps_are_counted_and_priced(tmp_path: Path) -> None:

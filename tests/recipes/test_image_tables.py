@@ -44,6 +44,7 @@ def test_a_table_is_made_and_made_again_from_its_rows(places: list[str]) -> None
         assert (pages / "paper" / f"{figure}.png").stat().st_size > 10_000
     assert [(r["task"], r["family"], r["steps"], r["end"]) for r in records] == [
         *[("sr4", family, k, end) for k in (8, 16) for end in (0, 1) for family in ("MGDM (Adam)", "LAVPS")],
+        ("sr4", "schedule for any task", 8, None),
         ("sr8", "MGDM (Adam)", 16, 1),
         ("sr8", "LAVPS", 16, 1),
         ("sr8", "LAVPS", 16, 0),

@@ -4,9 +4,9 @@ r"""Cost of a method, in units of one denoiser evaluation.
 
 where a backward pass counts as two forward passes, m is the relative time of a forward pass of the inference
 model, and u that of a step of linearized guidance. f is 1 for samplers that denoise with the prior, and the
-relative time of the conditional denoiser for supervised ones. The ratios are measured once per model, at
-batch size 1, in alternation with the prior, so that other load on the machine slows both. All methods of a
-benchmark use the stored ratios.
+relative time of the conditional denoiser for supervised ones; a few-step model is the prior's network with
+other weights. The ratios are measured once per model, at batch size 1, in alternation with the prior, so that
+other load on the machine slows both. All methods of a benchmark use the stored ratios.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..evaluation.timing import timed
 from ..guidance import Linearized
 from ..io.atomic import write_json
 from ..random import NoiseStreams, Purpose
-from ..samplers import Settings, Supervised
+from ..samplers import FewStep, Settings, Supervised
 from ..schedule import as_time
 from ..variational import Context
 from .measurements import MeasurementSet
@@ -105,7 +105,7 @@ def _is_supervised(method: Settings) -> bool:
 
 def _entries(method: Settings) -> list[str]:
     """Return the entries of the file that a method needs: its network, a linearized step."""
-    name = model_name(method)
+    name = None if isinstance(method.template, FewStep) else model_name(method)
     network = f"{'conditional' if _is_supervised(method) else 'inference'}: {name}"
     return [network] * (name is not None) + [_LINEARIZED] * (method.linearized_steps > 0)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, ClassVar, cast
 
 import optuna
 import tyro
 
 from lavps.benchmark import Benchmark
+from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.models import Precision
 from lavps.benchmark.report import markdown_table
 from lavps.cli import main as command_line
@@ -30,6 +31,9 @@ from ..common.scored import Method, Record, Scored
 TRAINED, SUPERVISED = "few-step model", "supervised network"
 # Samplers that are tuned for each task, and their number of denoiser evaluations.
 BUDGETS = {"DiffPIR": 25, "Pi-GDM": 25, "DPS": 25, "MMPS": 8, SUPERVISED: 25}
+COLOURS = dict(
+    zip((*BUDGETS, TRAINED), ("#D55E00", "#E69F00", "#999999", "#009E73", "#0072B2", "#CC79A7"), strict=True)
+)
 SHIFTS = {"sr4": "sr8", "motion-blur": "random-motion-blur-hard", "centre-box": "random-pixels"}
 SHIFTED = ("DiffPIR", SUPERVISED, TRAINED)
 BATCH, NOISE = 32, 0.05
@@ -60,7 +64,27 @@ class Config(Scored):
         """Measure, or read what was measured, and write the page."""
         found = read(self.pages, self.study) if self.page_only else self.measure()
         write_json(self.pages, self.study, found)
+        self.draw(found)
         write_page(self.pages, self.study, **self.fields(found))
+
+    def draw(self, records: list[Record]) -> None:
+        """Draw CRPS against LPIPS, one column per task."""
+        tasks = [task for task in self.tasks if any(r["task"] == task for r in records)]
+        figure = matplotlib_figure(max(3.4 * len(tasks), 5.2) + 0.4, 3.6)
+        for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+            for r in (r for r in records if r["task"] == task):
+                axis.errorbar(
+                    fmean(r["lpips"]), fmean(r["crps"]), standard_error(r["crps"]), standard_error(r["lpips"]),
+                    color=COLOURS[r["name"]], marker="o", ms=6, capsize=2, lw=1, linestyle="",
+                    label=f"{r['name']}, {r['evaluations']} evaluations",
+                )  # fmt: skip
+            axis.set(title=TITLES[task], xlabel="LPIPS (lower is better)")
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].set_ylabel("CRPS (lower is better)")
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        columns = 2 if len(tasks) == 1 else 6
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        figure.savefig(self.pages / self.study / "chart.png", dpi=130)
 
     def measure(self) -> list[Record]:
         """Train the supervised networks that are missing; tune and run all methods."""
@@ -157,6 +181,11 @@ def with_denoiser(settings: Settings, folder: Path) -> Settings:
     sampler: Any = settings.template
     found: Sampler = replace(sampler, denoiser=Unbound(str(folder)))
     return Settings(found)
+
+
+def standard_error(values: list[float]) -> float:
+    """Return the standard error of the mean."""
+    return stdev(values) / len(values) ** 0.5
 
 
 def cells(record: Record) -> list[str]:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 import tyro
 
 from lavps import GaussianNoise, InverseProblem, load_prior
+from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.report import markdown_table
 from lavps.evaluation import FIT_SAMPLES, Correction, conformal_p_value, fit_statistics, interval_misses
 from lavps.evaluation.conformal import SCALES
@@ -98,7 +99,9 @@ class Config:
                 found = study.measure(task)
                 stored = sorted([r for r in stored if cell(r) != cell(found)] + [found], key=cell)
                 write_json(self.pages, STUDY, stored)
-        write_page(self.pages, STUDY, **fields(read(self.pages, STUDY)))
+        records = read(self.pages, STUDY)
+        draw(records, self.pages / f"{STUDY}.png")
+        write_page(self.pages, STUDY, **fields(records))
 
 
 class Study:
@@ -139,7 +142,7 @@ class Study:
         file = self.folder / f"{split}-{task}-{kind}-{item:03d}.npy"
         if file.exists() and len(stored := np.load(file, allow_pickle=False)) >= count:
             return torch.from_numpy(stored[None, :count])
-        settings = chosen(front_for(None, False, task), evaluations=self.config.evaluations).settings
+        settings = chosen(front_for(self.config.prior, False, task), evaluations=self.config.evaluations).settings
         problem = self.problem(split, task, kind, item)
         drawn = settings.sampler(self.prior).sample(
             problem, count, seed=SEEDS[split], items=[item], batch_size=count
@@ -235,6 +238,33 @@ def wrongly(x: torch.Tensor, operator: Operator, kind: str) -> tuple[torch.Tenso
         return x, replace(operator, kernel=operator.kernel.flip(-1))
     assert isinstance(operator, Mask)
     return x, Mask(operator.mask.roll((6, 6), (-2, -1)))
+
+
+def draw(records: list[Record], file: Path) -> None:
+    """Draw stated against measured coverage, one column per task: as sampled, and corrected."""
+    tasks = [task for task in TASKS if any(record["task"] == task for record in records)]
+    kinds = dict.fromkeys((record["prior"], record["evaluations"]) for record in records)
+    colours = dict(zip(kinds, ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#555555"), strict=False))
+    figure = matplotlib_figure(3.2 * len(tasks) + 0.4, 4.0)
+    for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        axis.plot([30, 100], [30, 100], color="#BBBBBB", lw=1, ls="--")
+        for record in (r for r in records if r["task"] == task):
+            colour = colours[record["prior"], record["evaluations"]]
+            stated = [100 * row["level"] for row in record["levels"]]
+            before, after = (
+                [100 * row[name][0] for row in record["levels"]] for name in ("test_before", "test_after")
+            )
+            kind = f"{record['prior']}, {record['evaluations']} evaluations"
+            axis.plot(
+                stated, before, "o:", mfc="white", color=colour, lw=1, ms=6, label=f"{kind}: as sampled"
+            )
+            axis.plot(stated, after, "o", color=colour, ms=5, label=f"{kind}: corrected")
+        axis.set(title=TITLES[task], xlim=(45, 95), ylim=(33, 97), xlabel="stated coverage, %")
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("covered pixels of test images, %")
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=8)
+    figure.savefig(file, dpi=130)
 
 
 def percent(pair: tuple[float, float] | list[float]) -> str:

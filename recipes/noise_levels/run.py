@@ -13,6 +13,7 @@ import torch
 import tyro
 
 import lavps
+from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.report import markdown_table
 from lavps.operators.registry import NAMES, family_from
 from lavps.training.data import ImageData
@@ -69,6 +70,7 @@ class Config:
                     )
                     write_json(self.pages, STUDY, records, indent=None)
                     print(name, count, found, flush=True)
+        self.draw(records, self.pages / f"{STUDY}.png")
         write_page(self.pages, STUDY, **self.fields(records))
 
     def misfit(
@@ -79,6 +81,30 @@ class Config:
         posterior = lavps.restore(problem.y, operator, prior, noise=std, evaluations=count)
         assert posterior.samples is not None
         return round(float(problem.chi_square(posterior.samples[:, 0]).mean()), 4)
+
+    def draw(self, records: list[Record], file: Path) -> None:
+        """Draw chi² as colours, one panel per number of evaluations."""
+        counts = list(dict.fromkeys(r["evaluations"] for r in records))
+        names = list(dict.fromkeys(r["task"] for r in records))
+        figure = matplotlib_figure(2.9 * len(counts) + 2.0, 0.3 * len(names) + 1.7)
+        for axis, count in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts, strict=True):
+            found = {r["task"]: r["chi_square"] for r in records if r["evaluations"] == count}
+            shown = axis.imshow(
+                [found[name] for name in names], cmap="RdBu_r", norm="log", vmin=0.5, vmax=2.0, aspect="auto"
+            )
+            for row, name in enumerate(names):
+                for column, value in enumerate(found[name]):
+                    axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6)
+            axis.set_xticks(range(len(self.levels)), [f"{std:g}" for std in self.levels], fontsize=7)
+            axis.set_yticks(range(len(names)), [TITLES.get(name, name) for name in names], fontsize=8)
+            axis.set_title(f"{count} evaluations", fontsize=10)
+            axis.set_xlabel("noise", fontsize=9)
+            axis.label_outer()
+        bar = figure.colorbar(shown, ax=figure.axes, ticks=[0.5, 0.8, 1.0, 1.3, 2.0], pad=0.01)
+        bar.ax.minorticks_off()
+        bar.ax.set_yticklabels(["0.5", "0.8", "1", "1.3", "2"], fontsize=8)
+        bar.set_label("chi²", fontsize=9)
+        figure.savefig(file, dpi=130)
 
     def fields(self, records: list[Record]) -> dict[str, str]:
         """Return the fields of the page's template."""
@@ -92,7 +118,7 @@ class Config:
             + markdown_table(
                 ["task", *(f"noise {std:g}" for std in self.levels)],
                 [
-                    [r["task"], *(f"{value:.2f}" for value in r["chi_square"])]
+                    [TITLES.get(r["task"], r["task"]), *(f"{value:.2f}" for value in r["chi_square"])]
                     for r in records
                     if r["evaluations"] == count
                 ],

@@ -25,6 +25,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import lavps
+from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.report import markdown_table
 from lavps.checkpoints.folder import read_config
 from lavps.evaluation import LPIPS, psnr
@@ -353,6 +354,30 @@ def sample_table(stored: dict[str, Any]) -> str:
     )
 
 
+def draw_scores(stored: dict[str, Any], file: Path) -> None:
+    """Draw PSNR and LPIPS of samples and of the best classical method on the same crops, one line per task."""
+    figure = matplotlib_figure(9.6, 2.9)
+    axes = figure.subplots(1, 2, sharey=True)
+    for place, task in enumerate(reversed(TASKS)):
+        own, others = same_crops(stored, task)
+        for axis, score in zip(axes, ("psnr", "lpips"), strict=True):
+            found = average(others, score)
+            ours = fmean(row[score] for row in own)
+            best = found[best_classical(found, lowest=score == "lpips")]
+            axis.plot([best, ours], [place, place], color="#BBBBBB", lw=2, zorder=1)
+            axis.plot(best, place, "o", color="#D55E00", ms=8)
+            axis.plot(ours, place, "o", color="#0072B2", ms=8)
+    axes[0].set_yticks(range(len(TASKS)), [title for title, _ in reversed(TASKS.values())])
+    axes[0].set_xlabel("PSNR of the posterior mean, dB (higher is better)")
+    axes[1].set(xlabel="LPIPS of a sample (lower is better)", xlim=(0, None))
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    lines = axes[0].get_lines()
+    names = ["best classical method", f"photos64, {stored['evaluations']} evaluations"]
+    figure.legend(lines[1:3], names, loc="outside lower center", ncols=2, frameon=False)
+    figure.savefig(file, dpi=130)
+
+
 def measure(config: Config, stored: dict[str, Any]) -> None:
     """Measure what is missing; store it image by image."""
     done = {(row["image"], row["level"]) for row in stored["denoising"]}
@@ -394,6 +419,7 @@ def main(config: Config) -> None:
     figures = "\n\n".join(
         f"**{title}**\n\n![{title}](photos/{task}.png)" for task, (title, _) in TASKS.items()
     )
+    draw_scores(stored, config.pages / "photos" / "chart.png")
     tables = {
         "denoising": denoising_table(stored["denoising"]),
         "means": mean_table(stored["tasks"]),

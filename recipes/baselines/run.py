@@ -51,7 +51,7 @@ class Config(Scored):
     precision: Precision = "fp32"
     validation_count: int = 4
     test_count: int = 24
-    tasks: tuple[str, ...] = ("sr4",)
+    tasks: tuple[str, ...] = ("sr4", "motion-blur")
     """Tasks, each with a supervised network of its own."""
     runs: Path = Path("runs")
     """Folder of the supervised networks."""

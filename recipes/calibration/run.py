@@ -142,7 +142,9 @@ class Study:
         file = self.folder / f"{split}-{task}-{kind}-{item:03d}.npy"
         if file.exists() and len(stored := np.load(file, allow_pickle=False)) >= count:
             return torch.from_numpy(stored[None, :count])
-        settings = chosen(front_for(self.config.prior, False, task), evaluations=self.config.evaluations).settings
+        settings = chosen(
+            front_for(self.config.prior, False, task), evaluations=self.config.evaluations
+        ).settings
         problem = self.problem(split, task, kind, item)
         drawn = settings.sampler(self.prior).sample(
             problem, count, seed=SEEDS[split], items=[item], batch_size=count

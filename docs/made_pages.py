@@ -61,7 +61,7 @@ def answer(page: Path) -> str:
 def chart(page: Path) -> str:
     """The first figure of a page, if it is above the first table; nothing otherwise."""
     found = re.search(r"^!\[([^\]]*)\]\(([^)]+\.png)\)$", page.read_text().partition("\n| ")[0], re.M)
-    return f"\n```{{image}} benchmarks/{found[2]}\n:alt: {found[1]}\n:width: 80%\n```\n" if found else ""
+    return f"\n```{{image}} /benchmarks/{found[2]}\n:alt: {found[1]}\n:width: 80%\n```\n" if found else ""
 
 
 def reference_pages() -> dict[str, list[str]]:

@@ -58,5 +58,9 @@ def test_every_benchmark_is_a_question_of_the_overview(
 ) -> None:
     monkeypatch.setattr(made_pages, "MADE", tmp_path)
     made_pages.questions()
-    listed = re.findall(r"\?\]\(benchmarks/(\w+)\.md\)", (tmp_path / "questions.md").read_text())
+    text = (tmp_path / "questions.md").read_text()
+    listed = re.findall(r"\?\]\(benchmarks/(\w+)\.md\)", text)
     assert sorted(listed) == sorted(path.stem for path in (ROOT / "benchmarks").glob("*.md"))
+    charts = re.findall(r"\{image\} /(benchmarks/\S+)", text)
+    assert len(charts) >= 8
+    assert all((ROOT / chart).is_file() for chart in charts)

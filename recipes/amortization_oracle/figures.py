@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from lavps.evaluation import pareto_front
 
 from ..common.labels import TITLES
-from ..common.oracle import Row, standard_error
+from ..common.oracle import Row, sw2_error
 
 
 def panels(rows: list[Row]) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ def draw_windows(rows: list[Row], path: Path) -> None:
             axis.errorbar(
                 share,
                 [r["sw2"] for r in part],
-                [standard_error(r) for r in part],
+                [sw2_error(r) for r in part],
                 c=colour,
                 marker="o",
                 ms=4,

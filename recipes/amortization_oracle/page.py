@@ -9,7 +9,7 @@ from typing import Any
 from lavps.benchmark.report import markdown_table as table
 
 from ..common.labels import TITLES
-from ..common.oracle import Row, standard_error
+from ..common.oracle import Row, sw2_error
 from ..common.pages import read, versions_of, write_page
 from . import figures
 from .figures import of, panels, warm_every_step
@@ -36,7 +36,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def with_error(row: Row) -> str:
     """Return SW2 ± its standard error over observations."""
-    return f"{row['sw2']:.3f} ± {standard_error(row):.3f}"
+    return f"{row['sw2']:.3f} ± {sw2_error(row):.3f}"
 
 
 def title(panel: tuple[str, str]) -> str:
@@ -159,7 +159,7 @@ def nonlinear(results: list[Row]) -> str:
             gaps = [warm - cold for warm, cold in zip(row["sw2_by_item"], zero["sw2_by_item"], strict=True)]
             gap = {"sw2": sum(gaps) / len(gaps), "sw2_by_item": gaps}
             lines.append(
-                [result["mixture"], name, with_error(row), "-" if zero is row else f"{gap['sw2']:+.3f} ± {standard_error(gap):.3f}",
+                [result["mixture"], name, with_error(row), "-" if zero is row else f"{gap['sw2']:+.3f} ± {sw2_error(gap):.3f}",
                  number(row["chi_square"], 2), number(row["acceptance"], 2)]
             )  # fmt: skip
     return table(

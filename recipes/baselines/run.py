@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any, ClassVar, cast
+from statistics import fmean
+from typing import Any, ClassVar
 
 import optuna
 import tyro
@@ -21,12 +21,13 @@ from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.models import Precision
 from lavps.benchmark.report import markdown_table
 from lavps.cli import main as command_line
-from lavps.evaluation import non_inferiority
-from lavps.samplers import UNBOUND, FewStep, FewStepModel, Sampler, Settings, Unbound
+from lavps.samplers import Sampler, Settings, Unbound
 
+from ..common.cells import HEAD, VERDICTS, difference, scores_of, standard_error, verdicts
 from ..common.labels import TITLES
 from ..common.pages import read, write_json, write_page
-from ..common.scored import Method, Record, Scored
+from ..common.scored import SCORES, Method, Record, Scored
+from ..common.study import SHIFTS
 
 TRAINED, SUPERVISED = "few-step model", "supervised network"
 # Samplers that are tuned for each task, and their number of denoiser evaluations.
@@ -34,7 +35,6 @@ BUDGETS = {"DiffPIR": 25, "Pi-GDM": 25, "DPS": 25, "MMPS": 8, SUPERVISED: 25}
 COLOURS = dict(
     zip((*BUDGETS, TRAINED), ("#D55E00", "#E69F00", "#999999", "#009E73", "#0072B2", "#CC79A7"), strict=True)
 )
-SHIFTS = {"sr4": "sr8", "motion-blur": "random-motion-blur-hard", "centre-box": "random-pixels"}
 SHIFTED = ("DiffPIR", SUPERVISED, TRAINED)
 BATCH, NOISE = 32, 0.05
 TRAINING = {
@@ -109,8 +109,7 @@ class Config(Scored):
             (name, count, self.tuned(benchmark, name, count, bound.get(name, lambda settings: settings)))
             for name, count in BUDGETS.items()
         ]
-        model = cast(FewStepModel, Unbound(str(self.zoo / f"{self.prior.name}-4steps")))
-        return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, model)))]
+        return found + [(TRAINED, method.num_steps, method) for method in self.few_step()]
 
     def supervised(self, task: str) -> Path:
         """Return the folder of the supervised network of a task; train it first if there is none."""
@@ -136,32 +135,33 @@ class Config(Scored):
         for task in trained:
             ours = self.find(records, task, TRAINED)
             for r in (r for r in records if r["task"] == task):
-                test = non_inferiority(r["lpips"], ours["lpips"])
-                verdict = f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}"
-                rows.append([TITLES[task], *cells(r), "" if r is ours else verdict])
+                apart = [difference(ours[score], r[score]) for score in SCORES]
+                rows.append([TITLES[task], *scores_of(r), *(["", ""] if r is ours else apart)])
                 if r is not ours:
-                    ahead.append((r["name"], test.is_non_inferior, fmean(ours["crps"]) < fmean(r["crps"])))
+                    ahead.append((r["name"], *verdicts(ours, r)))
         shifted = [
-            [TITLES[task], TITLES[SHIFTS[task]], *cells(r)]
+            [TITLES[task], TITLES[SHIFTS[task]], *scores_of(r)]
             for task in trained
             for r in records
             if r["task"] == SHIFTS[task]
         ]
         names = [name for name in BUDGETS if any(row[0] == name for row in ahead)]
-        verdicts = [
-            [name, *(f"{sum(row[i] for row in ahead if row[0] == name)} of {len(trained)}" for i in (1, 2))]
+        shares = [
+            [
+                name,
+                *(f"{sum(row[i] for row in ahead if row[0] == name)} of {len(trained)}" for i in range(1, 5)),
+            ]
             for name in names
         ]
-        near = sum(row[1] for row in ahead)
+        near, lower, higher = (sum(row[i] for row in ahead) for i in (1, 3, 4))
         images = self.steps * BATCH
-        head = ["sampler", "evaluations", "backward passes", "LPIPS", "CRPS", "PSNR", "chi²", "coverage"]
         first = records[0]
         return {
             "answer": f"On {', '.join(TITLES[task] for task in trained)}, the few-step model with 4 evaluations is non-inferior in LPIPS in {near} of {len(ahead)} comparisons with "
-            f"tuned baselines, and its CRPS is lower in {sum(row[2] for row in ahead)}.",
-            "verdicts": markdown_table(["few-step model against", "LPIPS non-inferior", "CRPS lower"], verdicts),
-            "table": markdown_table(["task", *head, "LPIPS of the few-step model minus this one"], rows),
-            "shifted": markdown_table(["trained on", "measured", *head], shifted),
+            f"tuned baselines; its CRPS is lower in {lower}, and higher in {higher}.",
+            "verdicts": markdown_table(["few-step model against", *VERDICTS], shares),
+            "table": markdown_table(["task", *HEAD, *(f"{title} of the few-step model minus this one" for title in SCORES.values())], rows),
+            "shifted": markdown_table(["trained on", "measured", *HEAD], shifted),
             "images": f"{images:,}",
             "passes": f"{3 * images:,}",
             "count": str(first["images"]),
@@ -181,25 +181,6 @@ def with_denoiser(settings: Settings, folder: Path) -> Settings:
     sampler: Any = settings.template
     found: Sampler = replace(sampler, denoiser=Unbound(str(folder)))
     return Settings(found)
-
-
-def standard_error(values: list[float]) -> float:
-    """Return the standard error of the mean."""
-    return stdev(values) / len(values) ** 0.5
-
-
-def cells(record: Record) -> list[str]:
-    """Return the cells of a record."""
-    return [
-        record["name"],
-        str(record["evaluations"]),
-        f"{record['mean_backwards']:.0f}",
-        f"{fmean(record['lpips']):.4f}",
-        f"{fmean(record['crps']):.4f}",
-        f"{record['mean_psnr']:.2f}",
-        f"{record['mean_chi_square']:.2f}",
-        f"{100 * fmean(record['coverage']):.0f} %",
-    ]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ working folder, per image, so that a stopped study continues.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from lavps.evaluation.conformal import SCALES
 from lavps.operators import AveragePool, Blur, Mask, Operator
 from lavps.operators.registry import family_from
 from lavps.restoration.presets import chosen, front_for
+from lavps.samplers import Settings
 from lavps.training.crops import RandomCrops
 from lavps.training.data import ImageData, image_of
 
@@ -50,6 +52,7 @@ WRONG = {
     "motion-blur": {"wrong": "mirrored kernel"},
     "centre-box": {"wrong": "box moved by 6 pixels"},
 }
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#555555")
 KINDS = {"right": "right operator and noise", "noise": "twice the noise"}
 
 
@@ -137,17 +140,25 @@ class Study:
         y = InverseProblem.simulate(x, true, GaussianNoise(std), SEEDS[split], [item]).y
         return InverseProblem(y, operator, GaussianNoise(NOISE))
 
+    def settings(self, task: str) -> Settings:
+        """Return the settings of the sampler."""
+        front = front_for(self.config.prior, False, task)
+        return chosen(front, evaluations=self.config.evaluations).settings
+
+    def file(self, split: str, task: str, kind: str, item: int, what: str = "") -> Path:
+        """Return the file of what is stored of an item."""
+        return self.folder / f"{split}-{task}-{self.settings(task).key}-{kind}-{item:03d}{what}.npy"
+
     def samples(self, split: str, task: str, kind: str, item: int, count: int) -> torch.Tensor:
         """Return samples (1, count, C, H, W), stored ones if there are enough."""
-        file = self.folder / f"{split}-{task}-{kind}-{item:03d}.npy"
+        file = self.file(split, task, kind, item)
         if file.exists() and len(stored := np.load(file, allow_pickle=False)) >= count:
             return torch.from_numpy(stored[None, :count])
-        settings = chosen(
-            front_for(self.config.prior, False, task), evaluations=self.config.evaluations
-        ).settings
         problem = self.problem(split, task, kind, item)
-        drawn = settings.sampler(self.prior).sample(
-            problem, count, seed=SEEDS[split], items=[item], batch_size=count
+        drawn = (
+            self.settings(task)
+            .sampler(self.prior)
+            .sample(problem, count, seed=SEEDS[split], items=[item], batch_size=count)
         )
         assert drawn.samples is not None
         np.save(file, drawn.samples[0].numpy())
@@ -166,7 +177,7 @@ class Study:
         """Return the fit statistics (n, K)."""
         rows = []
         for item in items:
-            file = self.folder / f"{split}-{task}-{kind}-{item:03d}-fit.npy"
+            file = self.file(split, task, kind, item, "-fit")
             if not file.exists():
                 drawn = self.samples(split, task, kind, item, FIT_SAMPLES)
                 found = fit_statistics(self.problem(split, task, kind, item), drawn, self.prior)
@@ -245,27 +256,36 @@ def wrongly(x: torch.Tensor, operator: Operator, kind: str) -> tuple[torch.Tenso
 def draw(records: list[Record], file: Path) -> None:
     """Draw stated against measured coverage, one column per task: as sampled, and corrected."""
     tasks = [task for task in TASKS if any(record["task"] == task for record in records)]
-    kinds = dict.fromkeys((record["prior"], record["evaluations"]) for record in records)
-    colours = dict(zip(kinds, ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#555555"), strict=False))
+    kinds = list(dict.fromkeys((record["prior"], record["evaluations"]) for record in records))
     figure = matplotlib_figure(3.2 * len(tasks) + 0.4, 4.0)
     for axis, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
         axis.plot([30, 100], [30, 100], color="#BBBBBB", lw=1, ls="--")
         for record in (r for r in records if r["task"] == task):
-            colour = colours[record["prior"], record["evaluations"]]
+            place = kinds.index((record["prior"], record["evaluations"]))
+            colour = COLOURS[place % len(COLOURS)]
             stated = [100 * row["level"] for row in record["levels"]]
             before, after = (
-                [100 * row[name][0] for row in record["levels"]] for name in ("test_before", "test_after")
+                [[100 * value for value in row[name]] for row in record["levels"]]
+                for name in ("test_before", "test_after")
             )
             kind = f"{record['prior']}, {record['evaluations']} evaluations"
-            axis.plot(
-                stated, before, "o:", mfc="white", color=colour, lw=1, ms=6, label=f"{kind}: as sampled"
-            )
-            axis.plot(stated, after, "o", color=colour, ms=5, label=f"{kind}: corrected")
-        axis.set(title=TITLES[task], xlim=(45, 95), ylim=(33, 97), xlabel="stated coverage, %")
+            shifted = [level + 1.2 * (place - (len(kinds) - 1) / 2) for level in stated]
+            for values, style, filled, what in (
+                (before, "o:", "white", "as sampled"),
+                (after, "o", colour, "corrected"),
+            ):
+                axis.errorbar(
+                    shifted, *zip(*values, strict=True), fmt=style, mfc=filled, color=colour, lw=1, ms=5,
+                    label=f"{kind}: {what}",
+                )  # fmt: skip
+        axis.set(title=TITLES[task], xlim=(45, 95), xlabel="stated coverage, %")
         axis.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("covered pixels of test images, %")
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=8)
+    shown = [axis.get_legend_handles_labels() for axis in figure.axes]
+    legend = {name: handle for pair in shown for handle, name in zip(*pair, strict=True)}
+    figure.legend(
+        legend.values(), legend, loc="outside lower center", ncols=len(kinds), frameon=False, fontsize=8
+    )
     figure.savefig(file, dpi=130)
 
 
@@ -306,7 +326,7 @@ def fields(records: list[Record]) -> dict[str, str]:
     tests = sorted({record["test_images"] for record in records})
     number = str(tests[0]) if len(tests) == 1 else f"{tests[0]} to {tests[-1]}"
     return {
-        "answer": f"Corrected intervals covered what they state within {max(gaps):.1f} points, on {number} test images of "
+        "answer": f"Corrected intervals covered what they state within {math.ceil(10 * max(gaps)) / 10:.1f} points, on {number} test images of "
         f"every task. Twice the noise was noticed in {noticed['noise']} measurements. Of wrong operators: "
         f"{wrong}. {noticed['right']} right measurements gave a false alarm.",
         "coverage": markdown_table(head, coverage),

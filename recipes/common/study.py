@@ -11,18 +11,22 @@ import gzip
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
+from lavps.amortization.few_step import few_step_folder
 from lavps.benchmark import Benchmark, MeasurementSet, MeasurementSettings, Models, Runner
 from lavps.benchmark.models import Precision
 from lavps.checkpoints.folder import read_config
 from lavps.evaluation import LPIPS
+from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, Unbound
 from lavps.training.crops import RandomCrops
 from lavps.training.data import ImageData
 
 TASKS = ("sr4", "motion-blur", "centre-box")
+# Tasks, and operators that models for them were not trained on.
+SHIFTS = {"sr4": "sr8", "motion-blur": "random-motion-blur-hard", "centre-box": "random-pixels"}
 Scale = Literal["small", "paper"]
 PRIORS = {"small": "synthfaces64", "paper": "ffhq256"}
 LOADED: dict[tuple[Any, ...], Models] = {}
@@ -66,6 +70,14 @@ class Study:
     def model(self, task: str) -> str:
         """Return the folder of the inference model of a task."""
         return str(self.zoo / f"{PRIORS[self.scale]}-{task}")
+
+    def few_step(self) -> list[Settings]:
+        """Return the settings of the few-step model that belongs to the prior, if there is one."""
+        if (folder := few_step_folder(self.prior)) is None:
+            return []
+        model = cast(FewStepModel, Unbound(str(self.zoo / folder.name)))
+        count = int((read_config(folder).window or {})["evaluations"])
+        return [Settings(FewStep(UNBOUND, model, evaluations=count))]
 
     def begin(self, study: str, task: str, noise: float = 0.05) -> Benchmark:
         """Open the working folder of a task with its measurements; unpack the archive if there is no folder."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import torch
 
 from lavps.benchmark.analysis import row_means
 from lavps.benchmark.methods import family, label
@@ -15,6 +12,7 @@ from lavps.evaluation import non_inferiority
 from lavps.guidance import Guidance
 from lavps.samplers import MGDM, UNBOUND, Settings
 
+from .cells import difference, standard_error
 from .pages import read, write_json, write_page
 from .study import TASKS, Study
 
@@ -91,8 +89,7 @@ class Table(Study):
 
 def error(record: Mapping[str, Any]) -> float:
     """Return the standard error of the mean LPIPS."""
-    scores = torch.tensor(record["scores"], dtype=torch.float64)
-    return float(scores.std()) / math.sqrt(len(scores))
+    return standard_error(record["scores"])
 
 
 def lpips(record: Mapping[str, Any]) -> str:
@@ -116,6 +113,6 @@ def costs(record: Mapping[str, Any]) -> list[str]:
 
 def compared(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> str:
     """Return the difference in LPIPS ± its standard error, and whether the candidate is non-inferior."""
-    test = non_inferiority(reference["scores"], candidate["scores"])
-    verdict = "yes" if test.is_non_inferior else "no"
-    return f"{-test.mean_difference:+.4f} ± {test.standard_error:.4f}, {verdict}"
+    ours, theirs = candidate["scores"], reference["scores"]
+    verdict = "yes" if non_inferiority(theirs, ours).is_non_inferior else "no"
+    return f"{difference(ours, theirs)}, {verdict}"

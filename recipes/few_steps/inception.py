@@ -26,8 +26,8 @@ from .page import SHOWN
 
 
 @dataclass(frozen=True)
-class Inception(run.Config):
-    """Inception distances of the methods whose images the page shows."""
+class Inception:
+    """Inception distances of the methods whose images the page shows; the rest of the options is that of their study."""
 
     inception: Path = Path("default_1.pt")
     """TorchScript file of the Inception network."""
@@ -36,6 +36,7 @@ class Inception(run.Config):
 
     def run(self) -> None:
         """Draw one sample per test image and write the distances."""
+        assert isinstance(self, run.Config)
         network = torch.jit.load(str(self.inception)).eval()
 
         @torch.no_grad()
@@ -70,7 +71,7 @@ class Inception(run.Config):
 
 
 @dataclass(frozen=True)
-class Faces(Inception):
+class Faces(Inception, run.Config):
     """Synthetic faces."""
 
 

@@ -6,7 +6,7 @@ python -m recipes.few_steps.run --data DATA --lpips FILE
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import optuna
 import tyro
@@ -14,17 +14,11 @@ import tyro
 from lavps.benchmark import Benchmark
 from lavps.benchmark.figures import image_grid, seen
 from lavps.benchmark.models import Precision
-from lavps.guidance import Gradient
-from lavps.minimizers import Adam
 from lavps.samplers import (
-    MGDM,
     UNBOUND,
     DiffPIR,
-    FewStep,
-    FewStepModel,
     Settings,
     TunedPIR,
-    Unbound,
     WienerPIR,
 )
 
@@ -44,9 +38,6 @@ from .page import (
     WIENER,
     Page,
 )
-
-# Learning rates of the paper's MGDM, which recipes.paper chose.
-RATES = {"sr4": 0.02, "motion-blur": 0.03, "centre-box": 0.03}
 
 
 @dataclass(frozen=True)
@@ -96,8 +87,8 @@ class Config(Scored):
         self.pack(self.study, benchmark, PHASE)
         for task in self.tasks:
             benchmark = self.begin(self.study, task)
-            methods = self.methods(benchmark, task) + self.paper_methods(task)
-            found = self.measured(benchmark, task, methods)
+            found = self.measured(benchmark, task, self.methods(benchmark, task))
+            found += replace(self, compiled=False).measured(benchmark, task, self.paper_methods(task))
             records += found
             self.pack(self.study, benchmark, task)
             self.grid(benchmark, found).savefig(self.pages / self.study / f"{task}.png", dpi=130)
@@ -144,19 +135,16 @@ class Config(Scored):
         return found + [method for method in self.learned_methods() if able(*method[:2])]
 
     def paper_methods(self, task: str) -> list[Method]:
-        """Return the paper's MGDM with Adam, which has the lowest LPIPS there with K = 50 and one gradient per step."""
-        if task not in RATES:
-            return []
-        method = Settings(MGDM(UNBOUND, num_steps=50, guidance=Gradient(1, Adam(RATES[task]))))
-        return [(PAPER, int(method.counts.forwards), method)]
+        """Return the paper's MGDM with Adam, with the settings of its lowest LPIPS in the study of the paper."""
+        stored = read(self.pages, "paper") if (self.pages / "paper.json").exists() else []
+        found = [r for r in stored if (r["task"], r["family"]) == (task, PAPER)]
+        methods = [Settings.from_dict(min(found, key=lambda r: r["lpips"])["method"])] if found else []
+        return [(PAPER, int(method.counts.forwards), method) for method in methods]
 
     def learned_methods(self) -> list[Method]:
         """Return the learned schedules, and the few-step model if the prior has one."""
         found = [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
-        if not (folder := self.zoo / f"{self.prior.name}-4steps").exists():
-            return found
-        model = cast(FewStepModel, Unbound(str(folder)))
-        return [*found, (TRAINED, 4, Settings(FewStep(UNBOUND, model)))]
+        return found + [(TRAINED, method.num_steps, method) for method in self.few_step()]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from lavps.benchmark.report import markdown_table
 
 from ..common.labels import TITLES
-from ..common.oracle import standard_error
+from ..common.oracle import sw2_error
 from ..common.pages import read, versions_of, write_page
 
 FAMILIES = {
@@ -134,7 +134,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             reference = next(r for r in rows if "G=20" in r["method"])
             there = np.mean(reference["sw2_by_item"][:count])
             name += f" (first {count} observations; {reference['method']} on these: {there:.3f})"
-        scores = [f"{row['sw2']:.3f}", f"{standard_error(row):.3f}", f"{row['mean_error']:.3f}"]
+        scores = [f"{row['sw2']:.3f}", f"{sw2_error(row):.3f}", f"{row['mean_error']:.3f}"]
         lines.append([name, *scores, f"{row['std_ratio']:.2f}", f"{row['chi_square']:.2f}", *costs])
     return markdown_table(head, lines)
 

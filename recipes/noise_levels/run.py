@@ -86,14 +86,20 @@ class Config:
         """Draw chi² as colours, one panel per number of evaluations."""
         counts = list(dict.fromkeys(r["evaluations"] for r in records))
         names = list(dict.fromkeys(r["task"] for r in records))
+        missing = [float("nan")] * len(self.levels)
         figure = matplotlib_figure(2.9 * len(counts) + 2.0, 0.3 * len(names) + 1.7)
         for axis, count in zip(figure.subplots(1, len(counts), squeeze=False)[0], counts, strict=True):
             found = {r["task"]: r["chi_square"] for r in records if r["evaluations"] == count}
             shown = axis.imshow(
-                [found[name] for name in names], cmap="RdBu_r", norm="log", vmin=0.5, vmax=2.0, aspect="auto"
+                [found.get(name, missing) for name in names],
+                cmap="RdBu_r",
+                norm="log",
+                vmin=0.5,
+                vmax=2.0,
+                aspect="auto",
             )
             for row, name in enumerate(names):
-                for column, value in enumerate(found[name]):
+                for column, value in enumerate(found.get(name, [])):
                     axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6)
             axis.set_xticks(range(len(self.levels)), [f"{std:g}" for std in self.levels], fontsize=7)
             axis.set_yticks(range(len(names)), [TITLES.get(name, name) for name in names], fontsize=8)

@@ -14,24 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import tyro
 
-from lavps.amortization.few_step import few_step_folder
 from lavps.benchmark.figures import matplotlib_figure
 from lavps.benchmark.report import markdown_table
 from lavps.checkpoints.folder import read_config
 from lavps.evaluation import non_inferiority
 from lavps.guidance import Amortized, Gradient, switch
 from lavps.minimizers import Adam
-from lavps.samplers import UNBOUND, FewStep, FewStepModel, Settings, TunedPIR, Unbound
+from lavps.samplers import UNBOUND, Settings, TunedPIR, Unbound
 
 from ..common.labels import TITLES
 from ..common.pages import add_measured, span
+from ..common.study import SHIFTS
 from ..common.table import COSTS, Record, Table, cell, compared, costs, error, lpips, mgdm, settings
 
-SHIFTS = {"sr4": "sr8", "motion-blur": "random-motion-blur-hard", "centre-box": "random-pixels"}
 WINDOW = 0.3
 RATES = (0.01, 0.02, 0.03, 0.05)
 MGDM, LAVPS = "MGDM (Adam)", "LAVPS"
@@ -72,11 +71,7 @@ class Config(Table):
 
     def few(self) -> list[Settings]:
         """Return the samplers with few evaluations: the schedule for any task, and the few-step model if there is one."""
-        found = [Settings(TunedPIR.universal(UNBOUND, 8))]
-        if (folder := few_step_folder(self.prior)) is not None:
-            model = cast(FewStepModel, Unbound(str(self.zoo / folder.name)))
-            found.insert(0, Settings(FewStep(UNBOUND, model)))
-        return found
+        return [*self.few_step(), Settings(TunedPIR.universal(UNBOUND, 8))]
 
     def described(self, record: Record) -> Record:
         """Return a record with the fields that the page sorts by."""
@@ -124,7 +119,7 @@ class Config(Table):
             "steps": str(max(self.steps)),
             "all": markdown_table(
                 ["task", "method", "LPIPS", "PSNR", "chi²", *COSTS],
-                [[TITLES[r["task"]], r["name"], lpips(r), f"{r['psnr']:.2f}", f"{r['chi_square']:.2f}", *costs(r)] for r in records],
+                [[TITLES[r["task"]], r["family"] if r["end"] is None else r["name"], lpips(r), f"{r['psnr']:.2f}", f"{r['chi_square']:.2f}", *costs(r)] for r in records],
             ),
             "options": "".join(
                 f" --{name} {' '.join(map(str, getattr(self, name)))}"
@@ -246,8 +241,9 @@ class Config(Table):
                 )  # fmt: skip
                 for r in own:
                     axis.annotate(
-                        str(r["end"]), (r["cost"], r["lpips"]), (5, 4), textcoords="offset points", fontsize=8
-                    )
+                        str(r["end"]), (r["cost"], r["lpips"]), (-9, 4) if family == MGDM else (5, -10),
+                        textcoords="offset points", fontsize=8, color=colour,
+                    )  # fmt: skip
             for family, colour in FEW.values():
                 own = [r for r in self.of(records, task) if r["family"] == family]
                 axis.errorbar(
@@ -268,9 +264,10 @@ class Config(Table):
         figure = matplotlib_figure(8.0, 0.5 * len(rows) + 1.4)
         axis = figure.subplots()
         for place, (task, record) in enumerate(reversed(rows)):
-            test = non_inferiority(self.of(records, task)[0]["scores"], record["scores"])
+            test = non_inferiority(self.of(records, task)[0]["scores"], record["scores"], alpha=0.025)
+            half = test.mean_difference - test.lower_bound
             axis.errorbar(
-                -test.mean_difference, place, xerr=1.96 * test.standard_error, marker="o", color=COLOURS[LAVPS], capsize=3,
+                -test.mean_difference, place, xerr=half, marker="o", color=COLOURS[LAVPS], capsize=3,
             )  # fmt: skip
         axis.axvline(0.0, color="black", linewidth=0.8)
         axis.axvline(0.003, color="grey", linewidth=0.8, linestyle="--")

@@ -27,8 +27,9 @@ from lavps.operators.families import FixedOperator
 from lavps.samplers import DDIM, Settings
 from lavps.training.tuning import TuningConfig, tune
 
+from ..common.cells import difference
 from ..common.labels import TITLES
-from ..common.oracle import TASKS, Task, standard_error
+from ..common.oracle import TASKS, Task, sw2_error
 from ..common.pages import read, versions_of, write_json, write_page
 from ..common.search import SPACES, best
 
@@ -154,7 +155,7 @@ def table(rows: list[dict[str, Any]], counts: list[int]) -> str:
     for name in dict.fromkeys(row["method"] for row in rows):
         found = {row["evaluations"]: row for row in rows if row["method"] == name}
         cells = [
-            f"{fmean(found[count]['sw2_by_item']):.3f} ± {standard_error(found[count]):.3f}"
+            f"{fmean(found[count]['sw2_by_item']):.3f} ± {sw2_error(found[count]):.3f}"
             if count in found
             else "-"
             for count in counts
@@ -185,13 +186,13 @@ def first(rows: list[dict[str, Any]]) -> str:
     """Return a table of the best of our samplers beside the best of the others."""
     lines = []
     for task, count, ours, other in leaders(rows):
-        paired = [a - b for a, b in zip(ours["sw2_by_item"], other["sw2_by_item"], strict=True)]
-        error = standard_error({"sw2_by_item": paired})
         names = [
             f"{row['method']}: {fmean(row['sw2_by_item']):.3f}, {row['backwards']:.0f} backward passes"
             for row in (ours, other)
         ]
-        lines.append([TITLES[task], str(count), *names, f"{fmean(paired):+.3f} ± {error:.3f}"])
+        lines.append(
+            [TITLES[task], str(count), *names, difference(ours["sw2_by_item"], other["sw2_by_item"], 3)]
+        )
     return markdown_table(["task", "evaluations", "best of ours", "best of the others", "difference"], lines)
 
 

@@ -122,9 +122,15 @@ def without_back_links(app: Any, page: str, template: str, context: dict[str, An
         context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
 
 
+def with_benchmarks(app: Any, page: str, source: list[str]) -> None:
+    """Link to the site's copies of the benchmarks' pages; in the repository they are outside of it."""
+    source[0] = source[0].replace("](../../benchmarks/", "](/benchmarks/")
+
+
 def setup(app: Any) -> None:
     """Make the pages that are not written by hand, before Sphinx looks for pages."""
     app.connect("autodoc-process-docstring", escape)
     app.connect("autodoc-skip-member", without_aliases)
+    app.connect("source-read", with_benchmarks)
     app.connect("html-page-context", without_back_links)
     made_pages.make_all()

@@ -244,6 +244,7 @@ def fields(records: list[Record]) -> dict[str, str]:
     sound = [r for r in records if "damaged" not in r["setting"]]
     behind = [r["setting"] for r in sound if fmean(r["safeguarded"]) > fmean(r["prior"]) + 0.003]
     rejected = sum(power > 1 for r in sound for power in r["power"])
+    worse_sound = sum(a > b for r in sound for a, b in zip(r["model"], r["prior"], strict=True))
     damaged = [
         f"{sum(power > 1 for r in found for power in r['power'])} of {sum(r['images'] for r in found)} at {damage}"
         for damage in DAMAGES
@@ -256,8 +257,8 @@ def fields(records: list[Record]) -> dict[str, str]:
     )
     return {
         "table": markdown_table(head, rows),
-        "answer": f"Of the undamaged model's samples, {rejected} of {sum(r['images'] for r in sound)} were rejected, with "
-        f"unseen operators, noise levels and images among them. Its LPIPS is lower than the prior's in {lower} of {len(sound)} "
+        "answer": f"It detects gross failures only. Of the undamaged model's samples, {rejected} of {sum(r['images'] for r in sound)} were rejected, with "
+        f"unseen operators, noise levels and images among them; {worse_sound} of them are worse than the prior's. The model's LPIPS is lower than the prior's in {lower} of {len(sound)} "
         f"settings, and {higher}. Of models with damaged weights only the worst were rejected: {', '.join(damaged)}.",
         "area": f"{area(records):.2f}",
         "sound_area": f"{area(sound):.2f}",

@@ -141,7 +141,8 @@ def test_nothing_found_is_one_line_and_no_request(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # an import would raise
     assert zoo_names() == []
     with pytest.raises(
-        FileNotFoundError, match=r"^synthfaces64 is no file, .*no models are installed \(lavps-zoo\)$"
+        FileNotFoundError,
+        match=r"^synthfaces64 is no file, .*no models are installed by name: pip install ./zoo",
     ):
         lavps.load_prior("synthfaces64")
 
@@ -181,6 +182,13 @@ def test_a_hub_that_cannot_be_reached_is_one_line(
         "Name or service not known); installed models are photos64"
     )
     assert caught.value.__suppress_context__  # no traceback of the HTTP library
+    Path("zoo/synthfaces65").mkdir(parents=True)
+    with pytest.raises(
+        FileNotFoundError, match=r"file or folder \(did you mean zoo/synthfaces65\?\), and the Hub"
+    ):
+        lavps.load_prior("zoo/synthfaces64")
+    Path("zoo/synthfaces65").rmdir()
+    assert requests.pop() == "zoo/synthfaces64"
     assert requests == ["zoo/synthfaces64"]  # once
     with pytest.raises(FileNotFoundError, match="the Hub did not provide it"):
         lavps.load_inference_model("zoo/synthfaces64-sr4")
@@ -220,5 +228,5 @@ def test_without_photos64_a_prior_must_be_named(capsys: pytest.CaptureFixture[st
     [line] = capsys.readouterr().err.strip().splitlines()
     assert line == (
         "lavps restore: the default prior photos64 is neither a folder here nor a model of the installed "
-        "zoo: install lavps-zoo, or name a prior with --prior"
+        "zoo: pip install ./zoo in a checkout, or name a prior with --prior"
     )

@@ -62,6 +62,18 @@ def test_a_dry_run_says_all_and_writes_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_the_time_includes_the_data_steps(
+    restore: Callable[..., None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lavps.restoration.job.data_step_seconds", lambda *_: 1000.0)
+    file = save(tmp_path / "photo.png", picture(16, 16))
+    restore(file, "--task", "denoise", "--noise", 0.05, "--dry-run")
+    assert "; 8 denoiser evaluations per sample; about 2.2 h" in capsys.readouterr().out
+
+
 def test_the_same_line_comes_before_sampling(
     restore: Callable[..., None],
     tmp_path: Path,

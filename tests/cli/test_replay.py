@@ -179,6 +179,11 @@ def test_a_difference_is_found_and_versions_are_named(
     (restored / "out" / "photo.json").write_text("{}")
     assert replay(restored) == 1
     assert "is no manifest of lavps restore" in capsys.readouterr().err
+    save(restored / "out" / "photo.json", picture(8, 8), format="PNG")  # the picture in place of its manifest
+    assert replay(restored) == 1
+    said = capsys.readouterr().err
+    assert "is no JSON file; give the one that lavps restore wrote" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_the_doctor_finds_this_installation_well(capsys: pytest.CaptureFixture[str]) -> None:

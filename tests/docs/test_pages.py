@@ -193,7 +193,14 @@ def test_the_link_check_finds_what_is_broken(tmp_path: Path, capsys: pytest.Capt
 
 
 def markdown_files() -> list[Path]:
-    folders = (ROOT, ROOT / "benchmarks", DOCS, *(path for path in (ROOT / "zoo").iterdir() if path.is_dir()))
+    folders = (
+        ROOT,
+        ROOT / "benchmarks",
+        DOCS,
+        DOCS / "howto",
+        DOCS / "explanation",
+        *(path for path in (ROOT / "zoo").iterdir() if path.is_dir()),
+    )
     return [path for folder in folders for path in sorted(folder.glob("*.md"))]
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import lavps
 from lavps.cli import main
 from lavps.data_step import Stationary
+from lavps.evaluation.checks import health
 from lavps.evaluation.typicality import REFERENCE, TypicalityReference
-from lavps.restoration.checks import health
 from support.restoring import picture, save, write_prior
 
 SIDE = 8
@@ -95,12 +95,9 @@ def test_too_few_images_are_no_reference(prior: lavps.GaussianPrior) -> None:
 @pytest.mark.parametrize(
     ("distances", "words"),
     [
-        ([2.04], "like the images of the prior (distance 2.04; 95% of them are within 3.3, 99% within 4.4)"),
-        (
-            [3.6],
-            "unusual among the images of the prior (distance 3.6; 95% of them are within 3.3, 99% within",
-        ),
-        ([5.0], "unlike the images of the prior (distance 5; 95% of them are within 3.3, 99% within 4.4)"),
+        ([3.6], "like the images of the prior (distance 3.6; 99% of them are within 4.4)"),
+        ([5.0], "unusual among the images of the prior (distance 5; 99% of them are within 4.4)"),
+        ([7.0], "unlike the images of the prior (distance 7; 99% of them are within 4.4)"),
         ([1.0, 3.4, 3.6, 1.0] * 2, "unlike the images of the prior (4 of 8 windows are farther from their"),
         (
             [1.0, 9.0, 2.0, 1.0, 1.0],
@@ -152,6 +149,6 @@ def test_the_commands_measure_and_report(tmp_path: Path, capsys: pytest.CaptureF
     found = said.split("  typicality: unlike the images of the prior (")[1]
     far = int(found.split(" of 9 windows are farther from their mean than 95% of them)")[0])
     assert 3 <= far <= 9
-    assert "Give a prior of such images, such as --prior photos64 for photographs" in said
+    assert "give a prior of such images, such as --prior photos64 for photographs" in said
     result = json.loads((tmp_path / "out" / "noise.json").read_text())["result"]
     assert result["typicality"].startswith("unlike")

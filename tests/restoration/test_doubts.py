@@ -57,6 +57,14 @@ def test_super_resolution_of_a_large_photograph_is_doubted(
         assert f"lavps degrade {file} --task sr4 --output measured" in found[0]
 
 
+@pytest.mark.parametrize(("noise", "count"), [(12.0, 1), (1.0, 0), (0.1, 0)])
+def test_a_noise_in_grey_levels_is_doubted(tmp_path: Path, noise: float, count: int) -> None:
+    file = save(tmp_path / "photo.png", picture(16, 16))
+    found = doubts(file, MeasurementSpec("denoise", noise=noise).read(file, SHAPE), SHAPE)
+    assert len(found) == count
+    assert count == 0 or "12 grey levels of 255 are --noise 0.094" in found[0]
+
+
 def test_doubts_are_printed_before_sampling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prior = write_prior(tmp_path / "prior", front=False)
     file = save(tmp_path / "photo.png", picture(40, 40))

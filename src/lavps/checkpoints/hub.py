@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = ["download", "local_copy", "wanted"]
 
+import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -58,7 +59,8 @@ def download(path: str | Path, files: list[str] | None = None) -> Path:
     """
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)):
         raise FileNotFoundError(
-            f"{path} is no file, and neither a model folder nor a Hub id (owner/name); {_installed()}"
+            f"{path} is no file{_meant(Path(path))}, and neither a model folder nor a Hub id (owner/name); "
+            f"{_installed()}"
         )
     hub = require("huggingface_hub", "hub", f"{path} does not exist; to download it")
     try:
@@ -72,11 +74,22 @@ def download(path: str | Path, files: list[str] | None = None) -> Path:
         except Exception:
             reason = (str(error).strip().splitlines() or [""])[0]
             raise FileNotFoundError(
-                f"{path} is no local file or folder, and the Hub did not provide it "
+                f"{path} is no local file or folder{_meant(Path(path))}, and the Hub did not provide it "
                 f"({type(error).__name__}: {reason}); {_installed()}"
             ) from None
 
 
+def _meant(path: Path) -> str:
+    """Return a question with the path of a file or folder beside it whose name is close, if there is one."""
+    names = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, 1)
+    return f" (did you mean {path.parent / near[0]}?)" if near else ""
+
+
 def _installed() -> str:
     names = zoo_names()
-    return f"installed models are {', '.join(names)}" if names else "no models are installed (lavps-zoo)"
+    return (
+        f"installed models are {', '.join(names)}"
+        if names
+        else "no models are installed by name: pip install ./zoo in a checkout"
+    )

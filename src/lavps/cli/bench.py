@@ -1,4 +1,4 @@
-"""``lavps bench``: a comparison of samplers on real images, in five commands on one folder."""
+"""``lavps bench``: a comparison of samplers on real images, command by command on one folder."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Bench:
-    """Compare the cost of samplers at non-inferior quality on real images, in five commands on one folder.
+    """Compare the cost of samplers at non-inferior quality on real images, command by command on one folder.
 
     $ lavps bench measure bench/sr4 --prior PRIOR --task sr4 --validation val.tar --test test.tar
     $ lavps bench sweep bench/sr4 --sampler mgdm

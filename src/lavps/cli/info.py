@@ -53,6 +53,8 @@ class Info:
             found = local_copy(self.thing)
             is_own = is_model_folder(found)
             return describe_model(read_config(found)) if is_own else describe_foreign(found, self.label)
+        if path.suffix and ".py" not in self.thing:
+            raise FileNotFoundError(f"there is no file {self.thing}")
         return describe_operator(self.thing, self.shape)
 
 
@@ -107,7 +109,7 @@ def describe_image(image: ImageFile) -> str:
     }
     low, high = float(image.pixels.min()), float(image.pixels.max())
     lines = [
-        f"A {image.format} image of {height} x {width} pixels, upright (height x width).",
+        f"A {image.format} image of {width} x {height} pixels, upright (width x height).",
         f"  pixels: {'grey' if image.channels == 1 else 'colour'}, mode {image.mode}, {image.depth} bit(s) "
         f"per channel, from {low:.3f} to {high:.3f} in [-1, 1]",
         f"  transparency: {'none' if image.alpha is None else 'kept, not restored'}",

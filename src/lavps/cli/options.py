@@ -88,7 +88,7 @@ class RestorationOptions:
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
     seed: N[int] = 0  # Seed of the sampler's noise.
-    quality: Quality | None = None  # Preset of quality against cost; default balanced.
+    quality: Quality | None = None  # fast, balanced (the default) or best: 4 or 8, 25 or 100 evaluations.
     # Denoiser evaluations per sample at most, instead of --quality; 1 gives the posterior mean at once.
     evaluations: N[int | None] = None
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.

@@ -43,7 +43,7 @@ class Restore(RestorationOptions):
     $ lavps restore photo.png --task sr4 --noise 0.02 --prior zoo/synthfaces64 -o large.png
     $ lavps restore photo.png --mask mask.png --prior zoo/synthfaces64 --samples 4 --dry-run
     $ lavps restore photos/ --kernel kernel.png --prior model.pt --budget 30s --output restored/
-    $ lavps restore photo.png --task sr4 --noise 0.05 --prior synthfaces64 --certificate C.json --levels 0.9
+    $ lavps restore photo.png --task sr4 --noise 0.05 --certificate certificate/certificate.json --levels 0.9
     $ lavps restore photo.png --operator my_ops.py:blur --prior zoo/synthfaces64 --quality best
 
     Exit codes: 0 all files are restored, 1 could not start, 3 some failed (with reasons), 130 Ctrl-C.
@@ -90,10 +90,11 @@ class Restore(RestorationOptions):
 
     def job(self) -> RestorationConfig:
         """Return the options in plain values."""
-        if self.prior == _DEFAULT_PRIOR and not Path(self.prior).exists() and zoo_model(self.prior) is None:
+        found = self.prior != _DEFAULT_PRIOR or Path(self.prior).exists() or zoo_model(self.prior) is not None
+        if self.images and not found:  # no images are the first mistake
             raise FileNotFoundError(
                 f"the default prior {_DEFAULT_PRIOR} is neither a folder here nor a model of the installed "
-                "zoo: install lavps-zoo, or name a prior with --prior"
+                "zoo: pip install ./zoo in a checkout, or name a prior with --prior"
             )
         budget = None if self.budget is None else parse_duration(self.budget)
         job = super().job()

@@ -16,6 +16,7 @@ import tyro
 from ..apps.service.guard import is_loopback, timed_protocol
 from ..apps.service.jobs import Limits
 from ..apps.service.serving import Serving
+from ..checkpoints.hub import local_copy
 from ..devices import resolve_device
 from ..extras import require
 from .failures import fatal
@@ -45,6 +46,8 @@ class Serve:
         """Serve until interrupted."""
         with fatal("serve"):
             serving = self.serving()
+            for prior, warm in serving.models.values():  # before Ray starts, whose errors are long
+                local_copy(prior), local_copy(warm or prior)
             logging.basicConfig(stream=sys.stderr, format="%(message)s")
             logging.getLogger("lavps.service").setLevel(logging.INFO)
             if self.workers == 0:

@@ -34,6 +34,7 @@ _BATCH = 16
 _FEWEST = 20  # images of a reference
 _RIDGE = 1e-3  # added to the variances of the features
 _QUANTILES = (0.95, 0.99)
+_FAR = 1.5  # times the distance of a rare image: a sample is a little farther from the mean than a true image
 _MANY, _SHARE = 4, 0.25  # windows whose shares count, and the share of unusual ones that an image can have
 
 
@@ -107,22 +108,21 @@ class TypicalityReference:
     def is_unlike(self, distances: Tensor) -> bool:
         """Return whether the windows of an image are unlike the reference: a quarter, or one by far."""
         if len(distances) < _MANY:
-            return bool((distances > self.rare).any())
+            return bool((distances > _FAR * self.rare).any())
         return float((distances > self.unusual).double().mean()) > _SHARE
 
     def describe(self, distances: Tensor) -> str:
         """Return in words whether the windows of an image are like the reference.
 
-        The first word is "like", "unusual" (for fewer than four windows, beyond 95 % of the reference) or
-        "unlike".
+        The first word is "like", "unusual" (for fewer than four windows, beyond 99 % of the reference) or
+        "unlike" (half as far again).
         """
         farthest, far = float(distances.max()), int((distances > self.unusual).sum())
         if len(distances) >= _MANY:
             numbers = f"{far} of {len(distances)} windows are farther from their mean than 95% of them"
         else:
-            limits = f"95% of them are within {self.unusual:.3g}, 99% within {self.rare:.3g}"
-            numbers = f"distance {farthest:.3g}; {limits}"
-        unusual = far > 0 and len(distances) < _MANY
+            numbers = f"distance {farthest:.3g}; 99% of them are within {self.rare:.3g}"
+        unusual = farthest > self.rare and len(distances) < _MANY
         word = "unlike" if self.is_unlike(distances) else "unusual among" if unusual else "like"
         return f"{word} the images of the prior ({numbers})"
 

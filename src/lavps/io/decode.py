@@ -126,10 +126,10 @@ def _opened(encoded: bytes) -> PillowFile:
 
 def _require_size(height: int, width: int, max_pixels: int) -> None:
     if min(height, width) < 1:
-        raise ImageError(f"it has {height} x {width} pixels")
+        raise ImageError(f"it has {width} x {height} pixels")
     if height * width > max_pixels:
         raise ImageError(
-            f"{height} x {width} are more than {max_pixels} pixels: raise max_pixels if you trust the file"
+            f"{width} x {height} are more than {max_pixels} pixels: crop it, or raise max_pixels in Python"
         )
 
 

@@ -149,9 +149,10 @@ def named_family(name: str, image_shape: Shape) -> OperatorFamily:
     if re.fullmatch(r"sr[\d.,]+", name):
         raise ValueError(f"unknown task {name!r}: srN averages blocks of N x N pixels, N an integer: sr4")
     known = (*NAMES, *WITH_FILES)
-    closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    closest = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {closest[0]!r}? " if closest else ""
     raise ValueError(
-        f"unknown task {name!r}: did you mean {closest!r}? Known are {', '.join(known)}; "
+        f"unknown task {name!r}: {meant}Known are {', '.join(known)}, srN and jpegQ with other numbers; "
         "a user-defined one is path/to/file.py:attribute"
     )
 

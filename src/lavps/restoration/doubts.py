@@ -28,8 +28,19 @@ def doubts(file: Path, measured: MeasuredFile, image_shape: tuple[int, ...] | No
         measured: Inverse problem of the file.
         image_shape: Shape (C, H, W) of the prior's images.
     """
-    found = [_inverted(measured), _enlarged(file, measured, image_shape)]
+    found = [_in_grey_levels(measured), _inverted(measured), _enlarged(file, measured, image_shape)]
     return [text for text in found if text is not None]
+
+
+def _in_grey_levels(measured: MeasuredFile) -> str | None:
+    """Report a noise larger than half of the range of pixels."""
+    noise = measured.measuring.noise
+    if not measured.is_picture or noise is None or noise <= 1.0:
+        return None
+    return (
+        f"noise {noise:g} is on the scale from -1 to 1: "
+        f"{noise:g} grey levels of 255 are --noise {noise / 127.5:.2g}"
+    )
 
 
 def _inverted(measured: MeasuredFile) -> str | None:

@@ -114,14 +114,14 @@ class RestoredFile:
 
     def _panels(self, shown: Tensor) -> list[Panel]:
         """Return panels of the measurement if it is an image, of sample and mean, and of the uncertainty."""
-        count, size = len(shown), " x ".join(map(str, shown.shape[2:]))
+        count, size = len(shown), " x ".join(map(str, shown.shape[:1:-1]))  # width first
         panels = []
         if self.measured.is_picture:
             problem = self.measured.grey or self.measured.problem
             observed = problem.operator.observed(problem.y)
             if observed is not None:
                 observed = observed.reshape(-1, *observed.shape[-2:])[:1]
-            remark = f"{' x '.join(map(str, problem.y.shape[2:]))} pixels"
+            remark = f"{' x '.join(map(str, problem.y.shape[:1:-1]))} pixels"
             panels.append(picture_panel(problem.y[0], "measurement", remark, observed))
         shows = "posterior mean" if self.is_mean else "one sample"
         panels.append(picture_panel(shown[0], f"restored: {shows}", f"{size} pixels"))

@@ -1,8 +1,8 @@
 """Forecast of a restoration: what was read, what is computed, and about how much time and memory it takes.
 
 The time is that of one denoiser evaluation, of one batch of windows for a tiled image, times the number of
-evaluations. A backward pass counts as two evaluations, or three for a tiled image, which repeats the forward
-pass. An evaluation of an inference model counts as one. The operator's own time is left out.
+evaluations, and that of the data steps. A backward pass counts as two evaluations, or three for a tiled
+image, which repeats the forward pass. An evaluation of an inference model counts as one.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def evaluation_seconds(
 
 
 def forecast(
-    restorer: Restorer, measured: MeasuredFile, samples: int, per_evaluation: float | None
+    restorer: Restorer, measured: MeasuredFile, samples: int, per_evaluation: float | None, step: float = 0.0
 ) -> RunForecast:
     """Return the forecast of a run.
 
@@ -123,6 +123,7 @@ def forecast(
         measured: Inverse problem of the file.
         samples: Number of samples.
         per_evaluation: Seconds per denoiser evaluation, window and sample; None if unknown.
+        step: Seconds per data step and sample.
     """
     problem, like, spec = measured.grey or measured.problem, measured.like, measured.measuring
     latent = isinstance(restorer.prior, LatentPrior)
@@ -138,7 +139,9 @@ def forecast(
         counts.forwards,
         samples,
         round((counts.forwards + counts.backwards) * windows * samples),
-        None if latent or per_evaluation is None else per_evaluation * passes * windows * samples,
+        None
+        if latent or per_evaluation is None
+        else (per_evaluation * passes * windows + step * counts.data_steps) * samples,
     )
 
 

@@ -15,20 +15,20 @@ from pathlib import Path
 
 from ..checkpoints import local_copy
 from ..checkpoints.hashes import file_hash
+from ..evaluation.checks import health, typicality
 from ..evaluation.typicality import TypicalityReference
 from ..io.atomic import write_atomically
 from ..pages.preview import Preview, preview_name
 from ..priors import LatentPrior
 from ..samplers.base import Step
 from .certified import certified_outputs, check_certified
-from .checks import health, typicality
 from .config import RestorationConfig
 from .doubts import doubts
 from .files import RestoredFile, named, output_names, restore_files, suffix_for
 from .forecast import RunForecast, evaluation_seconds, forecast
 from .manifest import Manifest
 from .memory import BatchLimits, predicted_memory, within_memory
-from .pacing import PassTimes, within_budget
+from .pacing import PassTimes, data_step_seconds, within_budget
 from .presets import chosen, front_for
 from .request import differences, request_key, requested
 from .restorer import Restorer
@@ -52,6 +52,7 @@ class FileRestorer:
         self._at_once = BatchLimits(min(job.batch_size or job.samples, job.samples), job.tile_batch)
         self._paces: dict[tuple[int, ...], PassTimes] = {}
         self._evaluation_seconds: dict[tuple[int, ...], float] = {}
+        self._step_seconds: dict[tuple[int, ...], float] = {}
 
     def forecast(self, file: Path) -> RunForecast:
         """Return size, cost and predicted time of a restoration, without sampling."""
@@ -212,7 +213,10 @@ class FileRestorer:
                 return evaluation_seconds(sized, measured, at_once.rows, job.device, job.compiled)
 
             self._evaluation_seconds[shape], self._at_once = within_memory(timed, self._at_once)
-        expected = forecast(restorer, measured, job.samples, self._evaluation_seconds[shape])
+        if restorer.settings.counts.data_steps and shape not in self._step_seconds:
+            self._step_seconds[shape] = data_step_seconds(restorer.prior, measured.problem, 0.5)
+        step = self._step_seconds.get(shape, 0.0)
+        expected = forecast(restorer, measured, job.samples, self._evaluation_seconds[shape], step)
         predicted = how.get("predicted_seconds")
         seconds = predicted if isinstance(predicted, float) else expected.seconds
         memory = predicted_memory(shape, self._at_once, job.samples) if job.device == "cpu" else None

@@ -79,6 +79,8 @@ class Manifest:
             if values["lavps restoration"] != _FORMAT:
                 raise ValueError(f"its format is {values['lavps restoration']}, not {_FORMAT}")
             return cls(**{field.name: values[field.name] for field in fields(cls)})
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise ValueError(f"{file} is no JSON file; give the one that lavps restore wrote") from None
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{file} is no manifest of lavps restore ({error!r})") from error
 
@@ -159,5 +161,8 @@ def assessment(chi_square: Sequence[float], noise: float, mean: bool = False) ->
             f"overstated: try {noise * max(level, 1e-6) ** 0.5:.2g}"
         )
     if level > _ABOVE:
-        return f"roughly explains the measurement: {measured}. A better quality comes nearer"
+        return (
+            f"roughly explains the measurement: {measured}. The noise {noise:g} may be understated: leave "
+            f"out --noise, or try {noise * level**0.5:.2g}; with few evaluations, more come nearer, too"
+        )
     return f"explains the measurement: {measured}"

@@ -88,8 +88,7 @@ class PassTimes:
                 passes = seconds_of(lambda: model(context), x.device, patience)
             bend = 0.0 if once else seconds_of(lambda: problem.curvature(x), x.device, patience)
             step = seconds_of(lambda: Linearized()(context), x.device, patience) if linear else 0.0
-            level, images = prior.schedule.noise_level(t), Stationary()
-            data = seconds_of(lambda: data_step(problem, x, images, level), x.device, patience)
+            data = data_step_seconds(prior, problem, patience)
         return cls(forward, max(both - forward, 0.0), passes, bend, step, data)
 
     def times(self, factor: float) -> PassTimes:
@@ -107,6 +106,16 @@ class PassTimes:
             + entry.backwards * self.backward
             + entry.model_forwards * self.model
         )
+
+
+@torch.no_grad()
+def data_step_seconds(prior: Prior, problem: InverseProblem, patience: float) -> float:
+    """Return the seconds of a data step of all rows of a problem."""
+    x, level = (
+        problem.like.new_zeros(len(problem), *problem.image_shape),
+        prior.schedule.noise_level(as_time(_LATE)),
+    )
+    return seconds_of(lambda: data_step(problem, x, Stationary(), level), x.device, patience)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, patience: float) -> float:

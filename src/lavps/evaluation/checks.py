@@ -10,8 +10,8 @@ __all__ = ["health", "typicality"]
 import torch
 from torch import Tensor
 
-from ..evaluation.typicality import TypicalityReference
 from ..priors import Prior
+from .typicality import TypicalityReference
 
 _SIDE = 3  # windows along each axis of a large image
 _BEYOND, _MOST_BEYOND = 1.25, 0.02  # value that a pixel seldom exceeds, and how seldom
@@ -37,8 +37,8 @@ def typicality(
     if not found.startswith("unlike"):
         return found
     return (
-        f"{found}: do not rely on detail that the measurement does not show. Give a prior of such images, "
-        "such as --prior photos64 for photographs, or more --evaluations if the result has speckle"
+        f"{found}: do not rely on detail that the measurement does not show. With few evaluations try more; "
+        "else give a prior of such images, such as --prior photos64 for photographs"
     )
 
 

@@ -261,7 +261,7 @@ def test_a_schedule_tuned_in_half_precision_is_for_the_same_prior(tmp_path: Path
         file = tmp_path / f"{precision}.json"
         main(
             ["tune", "--prior", str(prior), "--task", "sr2", "--noise", "0.05", "--evaluations", "3",
-             "--iterations", "2", "--images", "4", "--validation-images", "4", "--device", "cpu",
+             "--iterations", "2", "--count", "4", "--validation-images", "4", "--device", "cpu",
              "--precision", precision, "-o", str(file)]
         )  # fmt: skip
         found.append(TunedSchedule.read(file))

@@ -10,7 +10,7 @@
     lavps info runs/faces64/model
     lavps restore measured/ --prior runs/faces64/model --samples 4 --output restored/
     lavps restore-bulk shards/ restored/ --prior runs/faces64/model --task sr4
-    lavps plan --prior runs/faces64/model --task sr4 --images 1000000 --lost-every 24
+    lavps plan --prior runs/faces64/model --task sr4 --count 1000000 --lost-every 24
     lavps replay restored/photo.json
     lavps serve --models faces=zoo/synthfaces64,zoo/synthfaces64-sr4
     lavps demo --prior zoo/synthfaces64

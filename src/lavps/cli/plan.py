@@ -30,7 +30,7 @@ class Plan:
 
     prior: PriorPath[str]  # Model folder or Hub id of the prior.
     task: TaskName[str]  # Operator: sr4, denoise, motion-blur, ..., or a Python object in a file.
-    images: N[int] = 1_000_000  # Number of images.
+    count: N[int] = 1_000_000  # Number of images.
     noise: Std[float | None] = None  # Standard deviation of the noise.
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Number of samples per image.
@@ -60,19 +60,19 @@ class Plan:
     def run(self) -> None:
         """Calibrate, predict, print."""
         with fatal("plan"):
-            if self.images < 1 or self.batch < 1 or any(count < 1 for count in self.workers):
-                raise ValueError("--images, --workers and --batch must be at least 1")
+            if min(self.count, self.batch, *self.workers) < 1:
+                raise ValueError("--count, --workers and --batch must be at least 1")
             measuring, device = MeasurementSpec(self.task, self.noise), resolve_device(self.device)
             job = RestorationConfig(self.prior, self.inference_model, measuring, self.samples, device=device)
             measuring.check()
             calibration = calibrate(job, self.batch)
             zero, warm = self._entries()
-            work = Workload(self.images, warm or zero, self.samples, self.lost_every, price=self.price)
+            work = Workload(self.count, warm or zero, self.samples, self.lost_every, price=self.price)
             forecasts = [forecast(calibration, work, count) for count in self.workers]
             pays = self._break_even(calibration, zero, warm)
             self._print(calibration, work, forecasts, pays)
             if self.output is not None:
-                rows = [asdict(one) | {"images_per_hour": one.per_hour(self.images)} for one in forecasts]
+                rows = [asdict(one) | {"images_per_hour": one.per_hour(self.count)} for one in forecasts]
                 values = {"calibration": asdict(calibration), "forecasts": rows, "break_even": pays}
                 write_atomically(self.output, (json.dumps(values, indent=2) + "\n").encode())
 

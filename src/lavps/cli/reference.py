@@ -41,7 +41,7 @@ class TrainReference:
     data: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
     crop: Crop = "centre"
-    images: N[int] = 256  # Maximum number of images, or number of random crops.
+    count: N[int] = 256  # Maximum number of images, or number of random crops.
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 
     def run(self) -> None:
@@ -56,7 +56,7 @@ class TrainReference:
         with TemporaryDirectory() as cache:  # random crops are of decoded photographs
             kept = cache if self.crop == "random" else False
             images = first_images(
-                make.open(self.data, (height, width), channels, cache=kept), self.images
+                make.open(self.data, (height, width), channels, cache=kept), self.count
             ).clone()
         reference = TypicalityReference.measure(prior, images.to(device), prior_hash(prior))
         reference.write(folder)

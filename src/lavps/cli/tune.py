@@ -46,7 +46,7 @@ class Tune:
     evaluations: N[int] = 8  # Denoiser evaluations per sample.
     iterations: N[int] = 100  # Optimizer steps.
     batch: N[int] = 2  # Images per step.
-    images: N[int] = 256  # Training images used at most.
+    count: N[int] = 256  # Training images used at most.
     validation_images: N[int] = 16  # Validation images, which are not used for training.
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
     seed: N[int] = 0  # Seed of images, operators and noise.
@@ -69,7 +69,7 @@ class Tune:
             prior = load_prior(self.prior, device, precision=self.precision, compiled=self.compile)
             shape = prior_image_shape(prior, "lavps tune")
             families = [family_from(task, shape) for task in self.task]
-            count = self.images + self.validation_images
+            count = self.count + self.validation_images
             images = images_or_draws(self.data, self.crop, prior, shape, count, self.seed, device).to(device)
             held_out, training = images[: self.validation_images], images[self.validation_images :]
             if not len(training):

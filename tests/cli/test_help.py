@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+import lavps
 from lavps.cli import main
 from lavps.operators.registry import NAMES, TASKS, block_side
 
@@ -32,6 +33,19 @@ def _descriptions(text: str) -> list[str]:
             _, *described = re.split(r" {2,}", line.strip("│| "))
             found.append(described[0] if described else following.strip("│| "))
     return found
+
+
+def test_the_overview_has_a_sentence_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    text = _help(capsys)
+    assert len(text.splitlines()) < 45
+    assert "Make synthetic measurements from images." in text
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"lavps {lavps.__version__}\n"
 
 
 def test_help_of_restore_lists_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ import sys
 from collections.abc import Sequence
 from functools import reduce
 from importlib import import_module
+from importlib.metadata import version
 from operator import or_
 from typing import Annotated, Any
 
@@ -56,10 +57,17 @@ _COMMANDS = (
 def command_type(name: str | None = None) -> Any:
     """Return the dataclass of a command, or the union of all commands."""
     if name is None:
-        commands = (Annotated[command_type(name), tyro.conf.subcommand(name)] for name in _COMMANDS)
+        found = ((name, command_type(name)) for name in _COMMANDS)
+        commands = (
+            Annotated[kind, tyro.conf.subcommand(name, description=_first_line(kind))] for name, kind in found
+        )
         return reduce(or_, commands)
     module = import_module(f".{name.replace('-', '_')}", __package__)
     return getattr(module, name.title().replace("-", ""))
+
+
+def _first_line(kind: Any) -> str:
+    return str(kind.__doc__).strip().splitlines()[0]
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
@@ -68,6 +76,9 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
     if any(word.split("=")[0].replace("_", "-") == "--jpeg-quality" for word in words):
         print("lavps: the quality is part of the task, as in --task jpeg20", file=sys.stderr)
         raise SystemExit(1)
+    if words == ["--version"]:
+        print(f"lavps {version('lavps')}")
+        raise SystemExit(0)
     name, rest = (words[0], words[1:]) if words and words[0] in _COMMANDS else (None, words)
     about = None if name else "Posterior sampling for imaging inverse problems with diffusion priors."
     try:

@@ -210,7 +210,7 @@ class Page:
                 rows.append([TITLES[theirs["task"]], name, *scores, shown, verdict, f"{spent:.0f}"])
         if not rows:
             return "Not measured yet."
-        head = ["task", "ours", "LPIPS", "LPIPS, MGDM", "CRPS", "CRPS, MGDM", "LPIPS difference", "verdict", "NFE, MGDM / ours"]  # fmt: skip
+        head = ["task", "ours", "LPIPS", "LPIPS, MGDM", "CRPS", "CRPS, MGDM", "LPIPS difference", "LPIPS is", "NFE, MGDM / ours"]  # fmt: skip
         table = markdown_table(head, rows)
         if not own:
             return table

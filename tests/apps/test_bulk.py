@@ -100,11 +100,11 @@ def test_what_is_done_is_not_done_again_and_no_model_is_loaded_for_it(
 
 def test_a_lost_output_is_made_again_with_the_same_bytes(models: Path, tmp_path: Path) -> None:
     source = some_files(tmp_path / "in")
-    bulk(models, source, tmp_path / "out", "--batch", 3)
+    bulk(models, source, tmp_path / "out", "--batch-size", 3)
     whole = contents(tmp_path / "out")
     (tmp_path / "out" / "4.png").unlink()
     (tmp_path / "out" / "1.png").write_bytes(b"cut short")
-    bulk(models, source, tmp_path / "out", "--batch", 3)
+    bulk(models, source, tmp_path / "out", "--batch-size", 3)
     assert contents(tmp_path / "out") == whole
 
 
@@ -132,12 +132,12 @@ def test_changed_added_and_removed_files_are_seen(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = some_files(tmp_path / "in", 5)
-    bulk(models, source, tmp_path / "out", "--batch", 2)
+    bulk(models, source, tmp_path / "out", "--batch-size", 2)
     save(source / "2.png", picture(8, 8, seed=77))
     save(source / "00.png", picture(8, 8, seed=78))
     (source / "4.png").unlink()
     capsys.readouterr()
-    assert bulk(models, source, tmp_path / "out", "--batch", 2) == 0
+    assert bulk(models, source, tmp_path / "out", "--batch-size", 2) == 0
     assert "5 of 5 images are restored, 2 of them now" in capsys.readouterr().out
     assert sorted(row["name"] for row in table(tmp_path / "out")) == [
         "0.png",
@@ -152,7 +152,7 @@ def test_killed_in_mid_run_it_goes_on_and_gives_the_same_bytes(models: Path, tmp
     source = fill(tmp_path / "in", 60)
     shutil.copytree(models / "prior", tmp_path / "prior")
     (tmp_path / "prior" / "fronts.json").write_text(json.dumps([front_entry(20, 1.0)]))
-    words = ["--prior", tmp_path / "prior", "--batch", 4, "--format", "tar"]
+    words = ["--prior", tmp_path / "prior", "--batch-size", 4, "--format", "tar"]
     process = subprocess.Popen(
         [sys.executable, "-m", "lavps.cli", "restore-bulk", str(source), str(tmp_path / "out"), "--task",
          "denoise", "--noise", "0.05", "--workers", "0", "--device", "cpu", *map(str, words)],
@@ -218,8 +218,8 @@ def test_replaced_in_part_an_old_record_is_not_believed(tmp_path: Path) -> None:
 def test_a_batch_is_single_runs_which_are_those_of_restore(models: Path, tmp_path: Path) -> None:
     source = some_files(tmp_path / "in", 5)
     words = ["--inference-model", models / "warm", "--seed", 3]
-    bulk(models, source, tmp_path / "single", "--batch", 1, *words)
-    bulk(models, source, tmp_path / "batch", "--batch", 5, *words)
+    bulk(models, source, tmp_path / "single", "--batch-size", 1, *words)
+    bulk(models, source, tmp_path / "batch", "--batch-size", 5, *words)
     files = [str(source / f"{number}.png") for number in range(5)]
     one = [
         "--task",
@@ -252,7 +252,7 @@ def test_masks_kernels_and_noise_of_their_own_share_a_batch(models: Path, tmp_pa
         pixels[number : number + 3, :, 3] = 0
         save(source / f"{number}.png", pixels)
     for batch in (1, 4):
-        assert bulk(models, source, tmp_path / str(batch), "--task", "inpaint", "--batch", batch) == 0
+        assert bulk(models, source, tmp_path / str(batch), "--task", "inpaint", "--batch-size", batch) == 0
     assert {row["batch"] for row in table(tmp_path / "4")} == {4}
     for number in range(4):
         apart = levels(tmp_path / "1" / f"{number}.png") - levels(tmp_path / "4" / f"{number}.png")
@@ -261,7 +261,7 @@ def test_masks_kernels_and_noise_of_their_own_share_a_batch(models: Path, tmp_pa
     some_files(tmp_path / "clean", 3)
     for task in ("random-motion-blur", "random-pixels"):
         main(["degrade", str(tmp_path / "clean"), "--task", task, "--output", str(tmp_path / task)])
-        assert bulk(models, tmp_path / task, tmp_path / f"{task}-out", "--no-task", "--batch", 3) == 0
+        assert bulk(models, tmp_path / task, tmp_path / f"{task}-out", "--no-task", "--batch-size", 3) == 0
         assert {(row["name"], row["batch"]) for row in table(tmp_path / f"{task}-out")} == {
             (f"{number}.npy", 3) for number in range(3)
         }
@@ -272,7 +272,7 @@ def test_equal_shapes_are_batched_and_others_are_not_mixed(models: Path, tmp_pat
     for number in range(2):
         save(source / f"wide-{number}.png", picture(4, 12, seed=number))
         save(source / f"grey-{number}.jpg", picture(8, 8, 1, seed=number))
-    assert bulk(models, source, tmp_path / "out", "--batch", 8) == 0
+    assert bulk(models, source, tmp_path / "out", "--batch-size", 8) == 0
     batches = {row["name"]: row["batch"] for row in table(tmp_path / "out")}
     assert {batches[f"{number}.png"] for number in range(4)} == {4}
     assert batches["wide-0.png"] == batches["grey-1.jpg"] == 2
@@ -288,7 +288,7 @@ def test_a_batch_that_does_not_fit_is_halved(models: Path, tmp_path: Path) -> No
         "        raise RuntimeError('out of memory')\n"
         "    return x.flip(-1)\n"
     )
-    assert bulk(models, source, tmp_path / "out", "--task", f"{script}:small", "--batch", 6) == 0
+    assert bulk(models, source, tmp_path / "out", "--task", f"{script}:small", "--batch-size", 6) == 0
     assert sorted(row["batch"] for row in table(tmp_path / "out")) == [1, 1, 2, 2, 2, 2]
 
 
@@ -301,7 +301,7 @@ def test_without_a_noise_level_it_is_estimated_file_by_file_as_by_restore(
         noise = np.random.default_rng(number).normal(0, std, (48, 48, 3))
         save(source / f"{number}.png", np.clip(128 + noise, 0, 255).astype(np.uint8))
     words = ["--task", "denoise", "--prior", models / "prior", "--device", "cpu", "--evaluations", 8]
-    main(["restore-bulk", *map(str, (source, tmp_path / "bulk", "--workers", 0, "--batch", 2, *words))])
+    main(["restore-bulk", *map(str, (source, tmp_path / "bulk", "--workers", 0, "--batch-size", 2, *words))])
     main(["restore", *map(str, (source, "--output", tmp_path / "one", *words))])
     found = [Manifest.read(tmp_path / "one" / f"{number}.json").measurement["noise"] for number in (0, 1)]
     assert found == pytest.approx([5 / 127.5, 20 / 127.5], rel=0.1)
@@ -352,7 +352,7 @@ def test_too_many_failures_stop_the_run(
     source.mkdir()
     for number in range(40):
         (source / f"{number:02}.png").write_bytes(b"no image")
-    assert bulk(models, source, tmp_path / "out", "--max-failure-rate", 0.5, "--batch", 4) == 1
+    assert bulk(models, source, tmp_path / "out", "--max-failure-rate", 0.5, "--batch-size", 4) == 1
     said = capsys.readouterr().err
     assert "more than 50%; the most frequent reason: its content is no image" in said
     assert len(list((tmp_path / "out" / "_lavps").rglob("*.jsonl"))) < 10
@@ -365,7 +365,7 @@ def test_too_many_failures_stop_the_run(
         (["nothing", "out"], "there is no file or folder"),
         (["empty", "out"], "contains no images"),
         (["in", "out", "--task", "sr4x"], "did you mean 'sr4'"),
-        (["in", "out", "--batch", "0"], "at least 1"),
+        (["in", "out", "--batch-size", "0"], "at least 1"),
         (["in", "out", "--max-failure-rate", "7"], "between 0 and 1"),
     ],
 )
@@ -443,7 +443,8 @@ def test_shards_become_shards_files_and_tables_with_the_same_pictures(models: Pa
         labels = {f"{n:03}.json": b"{}" for n in range(3)}
         write_tar(tmp_path / "in" / f"part-{shard}.tar", dict(sorted((pictures | labels).items())))
     for kind in ("tar", "files", "parquet"):
-        assert bulk(models, tmp_path / "in" / "*.tar", tmp_path / kind, "--format", kind, "--batch", 2) == 0
+        words = [tmp_path / "in" / "*.tar", tmp_path / kind, "--format", kind, "--batch-size", 2]
+        assert bulk(models, *words) == 0
     packed = members(tmp_path / "tar" / "part-1.tar")
     assert list(packed) == ["000.png", "001.png", "002.png"]
     rows = parquet.read_table(next((tmp_path / "parquet").glob("part-1*.parquet"))).to_pylist()
@@ -454,7 +455,7 @@ def test_shards_become_shards_files_and_tables_with_the_same_pictures(models: Pa
     # A table is a source in its turn, and a finished shard is not made again.
     assert bulk(models, next((tmp_path / "parquet").glob("part-0*.parquet")), tmp_path / "again") == 0
     before = (tmp_path / "tar" / "part-1.tar").stat().st_mtime_ns
-    assert bulk(models, tmp_path / "in" / "*.tar", tmp_path / "tar", "--batch", 2) == 0
+    assert bulk(models, tmp_path / "in" / "*.tar", tmp_path / "tar", "--batch-size", 2) == 0
     assert (tmp_path / "tar" / "part-1.tar").stat().st_mtime_ns == before
 
 

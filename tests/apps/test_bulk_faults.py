@@ -69,7 +69,7 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(
     prior: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = fill(tmp_path / "in", 20)
-    assert bulk(prior, source, tmp_path / "whole", "--batch", 2) == 3
+    assert bulk(prior, source, tmp_path / "whole", "--batch-size", 2) == 3
     capsys.readouterr()
     left, written = [9], stores.write_atomically
 
@@ -81,10 +81,10 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(
 
     with monkeypatch.context() as patch:
         patch.setattr(stores, "write_atomically", write)
-        assert bulk(prior, source, tmp_path / "out", "--batch", 2) == 1
+        assert bulk(prior, source, tmp_path / "out", "--batch-size", 2) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "space" in line]
     assert line.startswith(f"lavps restore-bulk: No space left on device: {tmp_path / 'out'}")
-    assert bulk(prior, source, tmp_path / "out", "--batch", 2) == 3
+    assert bulk(prior, source, tmp_path / "out", "--batch-size", 2) == 3
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
@@ -103,7 +103,7 @@ def test_the_error_of_a_file_is_found_within_those_of_ray() -> None:
 
 def test_sigterm_is_an_interrupt(prior: Path, tmp_path: Path) -> None:
     source = fill(tmp_path / "in", 60)
-    words = words_of(prior, source, tmp_path / "out", "--quality", "best", "--batch", "2")
+    words = words_of(prior, source, tmp_path / "out", "--quality", "best", "--batch-size", "2")
     process = subprocess.Popen([sys.executable, "-m", "lavps.cli", *words], stderr=subprocess.PIPE)
     end = time.monotonic() + 300
     while not list((tmp_path / "out").rglob("*-1.jsonl")):
@@ -130,7 +130,7 @@ def test_other_settings_are_refused_unless_they_overwrite(
     assert "other settings (seed)" in error
     assert "--overwrite" in error
     assert contents(out) == first
-    assert bulk(prior, tmp_path / "in", out, "--batch", 3) == 0  # no part of the result
+    assert bulk(prior, tmp_path / "in", out, "--batch-size", 3) == 0  # no part of the result
     assert bulk(prior, tmp_path / "in", out, "--seed", 1, "--overwrite") == 0
     assert contents(out) != first
     assert bulk(prior, tmp_path / "in", out, "--seed", 1) == 0

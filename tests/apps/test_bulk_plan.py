@@ -78,8 +78,8 @@ def test_training_pays_when_the_time_saved_makes_up_for_it() -> None:
 def test_the_command_predicts_from_a_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prior = write_prior(tmp_path / "prior")
     model = write_model(tmp_path / "warm", prior)
-    words = ["--prior", prior, "--inference-model", model, "--task", "sr4", "--count", 1000, "--batch", 2]
-    words += ["--workers", 1, 4, "--training", "10min", "--output", tmp_path / "plan.json"]
+    words = ["--prior", prior, "--inference-model", model, "--task", "sr4", "--count", 1000]
+    words += ["--batch-size", 2, "--workers", 1, 4, "--training", "10min", "--output", tmp_path / "plan.json"]
     main(["plan", *map(str, words), "--device", "cpu"])
     said = capsys.readouterr().out
     assert "limited by" in said

@@ -57,7 +57,7 @@ def wait_for_pictures(folder: Path, count: int, process: subprocess.Popen[str]) 
 
 def kill_both_ways(folder: Path, files: int, first: int, second: int, batch: str) -> None:
     """Kill the driver in mid-run, then a worker in the next run; compare with an uninterrupted run."""
-    words = ["--workers", "2", "--batch", batch]
+    words = ["--workers", "2", "--batch-size", batch]
     driver = start(folder, "out", *words)
     wait_for_pictures(folder / "out", first, driver)
     driver.send_signal(signal.SIGKILL)
@@ -81,7 +81,7 @@ def kill_both_ways(folder: Path, files: int, first: int, second: int, batch: str
     kept = [name for name, written in early.items() if (folder / "out" / name).stat().st_mtime_ns == written]
     assert len(kept) >= len(early) - 2 * int(batch)
 
-    code, _, err = finish(start(folder, "whole", "--workers", "0", "--batch", batch))
+    code, _, err = finish(start(folder, "whole", "--workers", "0", "--batch-size", batch))
     assert code == 3, err
     assert contents(folder / "whole") == restored
 

@@ -69,7 +69,7 @@ def test_shards_go_from_bucket_to_bucket(
                 archive.addfile(member, image)
         Store("s3://measured/shards").write(f"{shard}.tar", file.getvalue())
     words = ["--prior", str(prior), "--task", "denoise", "--noise", "0.05", "--device", "cpu"]
-    words += ["--workers", "0", "--batch", "4"]
+    words += ["--workers", "0", "--batch-size", "4"]
     for kind in ("tar", "files"):
         for fresh in (10, 0):
             main(["restore-bulk", "s3://measured/shards", f"s3://restored/{kind}", "--format", kind, *words])

@@ -38,7 +38,7 @@ pytest.importorskip("httpx")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
 parser = pytest.importorskip("prometheus_client.parser")
 HERE = "http://127.0.0.1:8000"
-FEW = Limits(queue=8, batch=4, wait=60.0)
+FEW = Limits(queue=8, batch_size=4, wait=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_a_body_without_a_length_is_cut_off(models: dict[str, Any], tmp_path: Pa
 
 
 def test_a_full_queue_answers_429_and_says_when_to_come_back(models: dict[str, Any], tmp_path: Path) -> None:
-    with serving(models, tmp_path / "spool", Limits(queue=2, batch=1, max_evaluations=500)) as client:
+    with serving(models, tmp_path / "spool", Limits(queue=2, batch_size=1, max_evaluations=500)) as client:
         answers = [
             client.post("/v1/restore", params=query(evaluations=200, wait=0), content=encoded(n))
             for n in range(8)
@@ -283,7 +283,7 @@ def test_a_full_queue_answers_429_and_says_when_to_come_back(models: dict[str, A
 
 
 def test_jobs_can_be_watched_and_cancelled(models: dict[str, Any], tmp_path: Path) -> None:
-    with serving(models, tmp_path / "spool", Limits(batch=1, max_evaluations=5000)) as client:
+    with serving(models, tmp_path / "spool", Limits(batch_size=1, max_evaluations=5000)) as client:
         job = client.post("/v1/restore", params=query(evaluations=800, wait=0), content=encoded()).json()
         end = time.monotonic() + 100
         while (now := client.get(f"/v1/jobs/{job['id']}")).json()["step"] < 110 and time.monotonic() < end:
@@ -335,7 +335,7 @@ def test_malformed_images_are_answered_and_never_crash(models: dict[str, Any], t
 
 
 def test_accepted_jobs_survive_the_process(models: dict[str, Any], tmp_path: Path) -> None:
-    limits = Limits(batch=1, max_evaluations=5000)
+    limits = Limits(batch_size=1, max_evaluations=5000)
     with serving(models, tmp_path / "spool", limits) as client:
         jobs = [
             client.post(
@@ -600,7 +600,7 @@ def listening(app: Any) -> Iterator[str]:
 
 
 def test_many_clients_at_once_have_the_right_answers(models: dict[str, Any], tmp_path: Path) -> None:
-    app = Serving(models, tmp_path / "spool", Limits(queue=16, batch=8), token="sesame").in_process()
+    app = Serving(models, tmp_path / "spool", Limits(queue=16, batch_size=8), token="sesame").in_process()
     with listening(app) as url:
         client = Client(url, "sesame")
         assert client.healthy()

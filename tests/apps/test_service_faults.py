@@ -33,7 +33,7 @@ from support.restoring import picture, save, write_prior
 pytest.importorskip("httpx")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
 HERE = "http://127.0.0.1:8000"
-LIMITS = Limits(queue=16, batch=8)
+LIMITS = Limits(queue=16, batch_size=8)
 OPTIONS = Options("plain", "denoise", 0.05, quality="fast")
 
 
@@ -311,7 +311,7 @@ def test_kept_results_are_bounded_in_number_and_size(
         assert 1 <= len(desk.tickets) <= 2
         assert {path.name for path in (tmp_path / "spool").iterdir()} == set(desk.tickets)
 
-    desk = desk_of(models, tmp_path / "spool", replace(LIMITS, batch=1, **bound))
+    desk = desk_of(models, tmp_path / "spool", replace(LIMITS, batch_size=1, **bound))
     run(desk, scenario)
 
 

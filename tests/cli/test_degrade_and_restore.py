@@ -100,7 +100,7 @@ def test_an_image_is_described(folder: Path, capsys: pytest.CaptureFixture[str])
     main(["info", str(folder / "palette.png")])
     said = capsys.readouterr().out
     for words in (
-        "PNG image of 16 x 24",
+        "PNG image of 24 x 16 pixels, upright (width x height)",
         "mode P, 8 bit",
         "kept, not restored",
         "resolution: 72 x 72",

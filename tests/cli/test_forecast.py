@@ -168,7 +168,7 @@ def test_the_bar_counts_evaluations_of_windows(
     monkeypatch.setattr("lavps.cli.restore.tqdm", Bar)
     names = ["a.png", "b.png"]
     files = [save(tmp_path / name, picture(*size)) for name in names]
-    extra = ["--batch", 1] if one_at_a_time else []
+    extra = ["--batch-size", 1] if one_at_a_time else []
     restore(*files, "--task", "denoise", "--noise", 0.1, "--samples", 2, "--tile-batch", 4, *extra)
     assert Bar.last.total == sum(Bar.last.updates) == 8 * windows * 2 * len(names)
     if windows > 1:  # several reports per step, so that an ETA is known before the first step ends

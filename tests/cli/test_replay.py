@@ -29,7 +29,7 @@ def restored(tmp_path: Path) -> Path:
     main(
         ["restore", str(tmp_path / "photo.png"), "--kernel", str(tmp_path / "kernel.png"), "--samples", "2",
          "--prior", str(tmp_path / "prior"), "--inference-model", str(tmp_path / "warm"), "--seed", "9",
-         "--batch", "1", "--output", str(tmp_path / "out"), "--device", "cpu", "--noise", "0.05"]
+         "--batch-size", "1", "--output", str(tmp_path / "out"), "--device", "cpu", "--noise", "0.05"]
     )  # fmt: skip
     return tmp_path
 

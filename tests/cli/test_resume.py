@@ -61,7 +61,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     file, state = save(tmp_path / "photo.png", picture(6, 8)), tmp_path / "out" / ".photo.state"
-    words = [str(file), "--samples", "2", "--batch", "1", "--evaluations", "30"]
+    words = [str(file), "--samples", "2", "--batch-size", "1", "--evaluations", "30"]
     command = [sys.executable, "-c", COMMAND, *words, *options(models, tmp_path / "out")]
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     killed = subprocess.Popen(
@@ -101,7 +101,7 @@ def test_a_run_goes_on_after_any_step(
     at: int,
 ) -> None:
     file = str(save(tmp_path / "photo.png", picture(8, 8)))
-    words = ["--samples", "2", "--batch", "1", "--evaluations", "5"]
+    words = ["--samples", "2", "--batch-size", "1", "--evaluations", "5"]
     if sampler != "wiener":
         guidance = Gradient(1) if sampler == "gibbs" else switch(Gradient(1), Amortized(UNBOUND, 1), at=0.5)
         settings = Settings(MGDM(UNBOUND, num_steps=7, guidance=guidance))
@@ -109,7 +109,7 @@ def test_a_run_goes_on_after_any_step(
         entry |= {"forwards": 1, "backwards": 1, "model_forwards": 0}
         folder = models / ("prior" if sampler == "gibbs" else "warm")
         (folder / "fronts.json").write_text(json.dumps([entry]))
-        words = ["--samples", "2", "--batch", "1"]
+        words = ["--samples", "2", "--batch-size", "1"]
         words += [] if sampler == "gibbs" else ["--inference-model", str(models / "warm")]
     try:
         main(["restore", file, *words, *options(models, tmp_path / "whole")])

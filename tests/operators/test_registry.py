@@ -59,8 +59,9 @@ def test_an_unknown_name_is_told_the_nearest_and_all() -> None:
     for name, near in (("inpant", "inpaint"), ("de-blur", "deblur")):
         with pytest.raises(ValueError, match=f"did you mean '{near}'"):
             named_family(name, (3, 64, 64))
-    with pytest.raises(ValueError, match=r"did you mean .*file\.py:attribute"):
+    with pytest.raises(ValueError, match=r"file\.py:attribute") as refused:
         family_from("???", (3, 64, 64))
+    assert "did you mean" not in str(refused.value)  # nothing is close
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 16])

@@ -67,7 +67,7 @@ class Calibrate:
     samples: N[int] = 19  # Samples per image; 19 are needed for 90 % intervals.
     levels: tuple[float, ...] = (0.5, 0.8, 0.9)  # Levels of the intervals.
     seed: N[int] = 0  # Seed of images, operators, noise and sampler.
-    batch: N[int] = 19  # Samples per batch.
+    batch_size: N[int] = 19  # Samples per batch.
     output: Annotated[Folder[Path], tyro.conf.arg(aliases=["-o"])] = Path("certificate")  # Output folder.
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 
@@ -96,7 +96,7 @@ class Calibrate:
                     self.samples,
                     sorted(self.levels),
                     self.seed,
-                    self.batch,
+                    self.batch_size,
                     device,
                     partial(_advance, bar),
                 )

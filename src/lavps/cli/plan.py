@@ -35,7 +35,7 @@ class Plan:
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Number of samples per image.
     quality: Quality = "balanced"  # Preset of quality against cost.
-    batch: N[int] = 16  # Images per batch and worker.
+    batch_size: N[int] = 16  # Images per batch and worker.
     # Numbers of workers to compare.
     workers: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (
         1,
@@ -60,12 +60,12 @@ class Plan:
     def run(self) -> None:
         """Calibrate, predict, print."""
         with fatal("plan"):
-            if min(self.count, self.batch, *self.workers) < 1:
-                raise ValueError("--count, --workers and --batch must be at least 1")
+            if min(self.count, self.batch_size, *self.workers) < 1:
+                raise ValueError("--count, --workers and --batch-size must be at least 1")
             measuring, device = MeasurementSpec(self.task, self.noise), resolve_device(self.device)
             job = RestorationConfig(self.prior, self.inference_model, measuring, self.samples, device=device)
             measuring.check()
-            calibration = calibrate(job, self.batch)
+            calibration = calibrate(job, self.batch_size)
             zero, warm = self._entries()
             work = Workload(self.count, warm or zero, self.samples, self.lost_every, price=self.price)
             forecasts = [forecast(calibration, work, count) for count in self.workers]

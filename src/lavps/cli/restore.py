@@ -68,7 +68,7 @@ class Restore(RestorationOptions):
     # Replacement of results that are already there. Without it, files with results of the same settings are
     # skipped, and results of other settings are an error.
     overwrite: bool = False
-    batch: N[int | None] = None  # Samples per batch; default all; halved when memory runs out.
+    batch_size: N[int | None] = None  # Samples per batch; default all; halved when memory runs out.
 
     def run(self) -> None:
         """Restore every file, and list the files that fail."""
@@ -98,7 +98,7 @@ class Restore(RestorationOptions):
             )
         budget = None if self.budget is None else parse_duration(self.budget)
         job = super().job()
-        return self._certified(replace(job, budget=budget, batch_size=self.batch))
+        return self._certified(replace(job, budget=budget, batch_size=self.batch_size))
 
     def _certified(self, job: RestorationConfig) -> RestorationConfig:
         """Return the configuration with the certificate; a single sample becomes its number of samples."""

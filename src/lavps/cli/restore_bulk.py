@@ -46,7 +46,7 @@ class RestoreBulk(RestorationOptions):
     format: Kind | None = None  # Format of the output; default that of the source.
     # Column of the images in Parquet; default the first that holds bytes.
     column: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
-    batch: N[int] = 16  # Images of one size per batch and worker.
+    batch_size: N[int] = 16  # Images of one size per batch and worker.
     cluster: Annotated[Cluster, tyro.conf.arg(name="")] = field(default_factory=Cluster)
     # Largest share of failed images; the run stops above it.
     max_failure_rate: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 1.0
@@ -90,7 +90,7 @@ class RestoreBulk(RestorationOptions):
             absolute_place(self.destination),
             Recipe.from_config(job, self.own_noise),
             self.format,
-            self.batch,
+            self.batch_size,
             self.max_failure_rate,
             self.cluster,
             self.column,

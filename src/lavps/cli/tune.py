@@ -45,7 +45,7 @@ class Tune:
     crop: Crop = "centre"
     evaluations: N[int] = 8  # Denoiser evaluations per sample.
     iterations: N[int] = 100  # Optimizer steps.
-    batch: N[int] = 2  # Images per step.
+    batch_size: N[int] = 2  # Images per step.
     count: N[int] = 256  # Training images used at most.
     validation_images: N[int] = 16  # Validation images, which are not used for training.
     lpips: File[Path | None] = None  # Weights of LPIPS, which is then added to the score.
@@ -63,7 +63,7 @@ class Tune:
             noise = lowest_and_highest(self.noise)
             if not self.task:
                 raise ValueError("--task needs at least one task: --task sr4")
-            if self.evaluations < 2 or min(self.iterations, self.batch, self.validation_images) < 1:
+            if self.evaluations < 2 or min(self.iterations, self.batch_size, self.validation_images) < 1:
                 raise ValueError("--evaluations must be at least 2, the other numbers at least 1")
             device = resolve_device(self.device)
             prior = load_prior(self.prior, device, precision=self.precision, compiled=self.compile)
@@ -77,7 +77,7 @@ class Tune:
             initial = WienerPIR(prior, num_steps=self.evaluations, covariance=Stationary.fit(training.cpu()))
             config = TuningConfig(
                 self.iterations,
-                self.batch,
+                self.batch_size,
                 validate_every=max(20, self.iterations // 10),
                 seed=self.seed,
                 trends=len(families) > 1 or noise[0] < noise[1],

@@ -51,7 +51,7 @@ class Limits:
     max_samples: int = 8  # Maximum number of samples per image
     max_seconds: float = 300.0  # Maximum sampling time of a job in seconds
     queue: int = 64  # Maximum number of waiting jobs; further requests are answered with 429
-    batch: int = 8  # Maximum number of jobs sampled together
+    batch_size: int = 8  # Maximum number of jobs sampled together
     patience: float = 0.02  # Seconds for which a job waits for others to be sampled with it
     keep: float = 3600.0  # Seconds for which results are kept, from the end of the job
     keep_jobs: int = 1000  # Maximum number of finished jobs kept; the oldest are removed

@@ -147,7 +147,7 @@ class BatchScheduler:
 
     def retry_after(self) -> int:
         """Estimate the seconds until the queue is no longer full."""
-        rounds = math.ceil((len(self.queue) + 1) / self.limits.batch / self.workers)
+        rounds = math.ceil((len(self.queue) + 1) / self.limits.batch_size / self.workers)
         return min(max(math.ceil(rounds * self.batch_seconds), 1), 60)
 
     def job(self, id: str) -> Job:
@@ -201,7 +201,7 @@ class BatchScheduler:
         batch = [first]
         if not first.alone:
             others = [t for t in self.queue if t is not first and t.kind == first.kind and not t.alone]
-            batch += others[: self.limits.batch - 1]
+            batch += others[: self.limits.batch_size - 1]
         for ticket in batch:
             self.queue.remove(ticket)
             ticket.job.state, ticket.job.batch = "running", len(batch)

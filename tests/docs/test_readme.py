@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -137,6 +138,16 @@ def test_the_speed_up_of_the_front_page_is_that_of_the_study() -> None:
     ratios = sorted(one["ratio"] for one in found)
     words = f"{ratios[0]:.1f} to {ratios[-1]:.1f}\ntimes fewer [evaluations](benchmarks/paper.md)"
     assert words in README.read_text()
+
+
+def test_the_coverage_of_the_front_page_is_that_of_the_study() -> None:
+    records = json.loads((ROOT / "benchmarks" / "calibration.json").read_text())
+    assert {record["task"] for record in records} == set(TASKS)
+    assert {record["prior"] for record in records} == {"synthfaces64", "photos64"}
+    levels = [row for record in records for row in record["levels"]]
+    assert {row["level"] for row in levels} == {0.5, 0.8, 0.9}
+    gap = max(100 * abs(row["test_after"][0] - row["level"]) for row in levels)
+    assert f"covered that within {math.ceil(10 * gap) / 10:.1f} points" in README.read_text()
 
 
 def test_the_figures_of_the_front_page_are_what_their_caption_says() -> None:

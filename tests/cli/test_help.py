@@ -63,6 +63,8 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str], monkeypatch: 
         text = _help(capsys, *command)
         commands += [(*command, name) for name in re.findall(r"(?m)^\W+[•*] ([a-z-]+)", text)]
         assert "{None}|" not in text, command
+        assert not re.findall(r"\(default: (?:None|'')?\)", text), command
+        assert not re.findall(r"(?m)^\W+--[^ ]+ \{.*\}\W*\n\W*--", text), f"{command}: no description"
         descriptions = _descriptions(text)
         assert "show this help message and exit" in descriptions
         assert not [line for line in descriptions if PREPOSITION.match(line)], command

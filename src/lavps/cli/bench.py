@@ -26,9 +26,9 @@ from ..devices import resolve_device
 from ..evaluation.lpips import LPIPS
 from ..training.data import ImageData
 from .failures import fatal
-from .options import Device, File, Folder, Model, N, PriorPath, Std, T, TaskName
+from .options import Device, File, Folder, Model, N, PriorPath, Std, T, TaskName, argument
 
-_Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
+_Images = Annotated[T, argument(metavar="FOLDER|FILE.tar")]
 _ROUNDING = 0.002  # of LPIPS, between processors
 
 
@@ -120,9 +120,9 @@ class Testing(_Running):
 
     most: N[int | None] = None  # Maximum number of methods per front, evenly spaced in cost; default all.
     # Families or groups whose fronts are tested: "MGDM", "MGDM (Adam), K=100"; default every family.
-    groups: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="GROUP ...")] = None
+    groups: Annotated[tuple[str, ...] | None, argument(metavar="GROUP ...")] = None
     # Largest difference in LPIPS to the front's best; worse methods are left out.
-    within: Annotated[float | None, tyro.conf.arg(metavar="LPIPS")] = None
+    within: Annotated[float | None, argument(metavar="LPIPS")] = None
     keep_images: N[int] = 8  # Number of restored images kept for the report.
 
     def run(self) -> None:
@@ -153,9 +153,9 @@ class _Comparing:
 
     folder: Annotated[Folder[Path], tyro.conf.Positional]  # Benchmark folder.
     # Baseline: a family, or a group such as "MGDM (Adam), K=100".
-    baseline: Annotated[str, tyro.conf.arg(metavar="FAMILY")] = BASELINE
-    margin: Annotated[float, tyro.conf.arg(metavar="LPIPS")] = 0.003  # Non-inferiority margin.
-    alpha: Annotated[float, tyro.conf.arg(metavar="P")] = 0.05  # Level of the non-inferiority test.
+    baseline: Annotated[str, argument(metavar="FAMILY")] = BASELINE
+    margin: Annotated[float, argument(metavar="LPIPS")] = 0.003  # Non-inferiority margin.
+    alpha: Annotated[float, argument(metavar="P")] = 0.05  # Level of the non-inferiority test.
 
     def conclude(self, benchmark: Benchmark) -> Results:
         """Analyze the rows measured so far."""
@@ -219,7 +219,7 @@ class Repeat:
     archive: Annotated[File[Path], tyro.conf.Positional]  # Archive of a study: benchmarks/STUDY/TASK.tar.gz.
     images: _Images[Path]  # Images of the study.
     # Method: a part of its name, as in "DiffPIR, K=25", or its key; default the first.
-    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    method: Annotated[str, argument(metavar="NAME")] = ""
     count: N[int] = 2  # Number of images.
     split: Literal["test", "validation"] = "test"  # Split of the images.
     lpips: File[Path | None] = None  # Weights of LPIPS; default the variable LAVPS_LPIPS.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-import tyro
 from tqdm import tqdm
 
 from ..checkpoints import local_copy
@@ -31,7 +30,7 @@ from ..samplers import Settings
 from .certificate_page import certificate_page, summary
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
-from .options import Crop, Device, File, Folder, Model, N, PriorPath
+from .options import Choice, Crop, Device, File, Folder, Model, N, PriorPath, argument
 
 _PRIOR_SEED = 1 << 20  # draws from the prior use other noise than the sampler
 
@@ -50,25 +49,25 @@ class Calibrate:
     prior: PriorPath[str]  # Prior: model folder, checkpoint of another library, name in the zoo, or Hub id.
     # Operator: sr4, denoise, motion-blur, ..., or a Python object in a file; inpaint with --mask, deblur with
     # --kernel.
-    task: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE.py:NAME", aliases=["--operator"])] = None
+    task: Annotated[str | None, argument(metavar="NAME|FILE.py:NAME", aliases=["--operator"])] = None
     # Standard deviation of the noise, or the lowest and the highest one.
-    noise: Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
+    noise: Annotated[tuple[float, ...], argument(metavar="STD [STD]")]
     # Held-out images like those to restore: a folder, or a tar file; default draws from the prior.
-    images: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER|TAR")] = None
+    images: Annotated[Path | None, argument(metavar="FOLDER|TAR")] = None
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
     crop: Crop = "centre"
     count: N[int] = 100  # Images used at most; 100 or more can give p values below 0.01.
     mask: File[Path | None] = None  # Mask for inpaint: white where the measurement is known.
     kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
-    quality: Quality | None = None  # Preset of quality against cost; default balanced.
+    quality: Choice[Quality | None] = None  # Preset of quality against cost; default balanced.
     evaluations: N[int | None] = None  # Denoiser evaluations per sample at most, instead of --quality.
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.
     samples: N[int] = 19  # Samples per image; 19 are needed for 90 % intervals.
     levels: tuple[float, ...] = (0.5, 0.8, 0.9)  # Levels of the intervals.
     seed: N[int] = 0  # Seed of images, operators, noise and sampler.
     batch_size: N[int] = 19  # Samples per batch.
-    output: Annotated[Folder[Path], tyro.conf.arg(aliases=["-o"])] = Path("certificate")  # Output folder.
+    output: Annotated[Folder[Path], argument(aliases=["-o"])] = Path("certificate")  # Output folder.
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 
     def run(self) -> None:

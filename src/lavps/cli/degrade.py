@@ -28,7 +28,7 @@ from ..operators.registry import family_from
 from ..problem import InverseProblem
 from .failures import fatal
 from .listing import image_files
-from .options import Folder, N, Std, TaskName
+from .options import Folder, N, Std, TaskName, argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Degrade:
     """Make synthetic measurements from images."""
 
     # Image files, or folders of them.
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER ...")]
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, argument(metavar="FILE|FOLDER ...")]
     # Operator: sr4, jpeg20 (JPEG of quality 20), motion-blur, ..., or a Python object in a file.
     task: TaskName[str]
     output: Folder[Path]  # Folder of the measurements, created if missing.

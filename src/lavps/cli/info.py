@@ -17,7 +17,7 @@ from ..io import ImageFile, read_image
 from ..operators import check
 from ..operators.registry import family_from
 from .failures import fatal
-from .options import N
+from .options import N, argument
 
 _CHECKPOINTS = (".pt", ".pth", ".pkl", ".safetensors", ".bin", ".ckpt")
 _KINDS = {
@@ -34,10 +34,10 @@ class Info:
 
     # Model folder, checkpoint (.pt, .pkl, .safetensors, a folder of diffusers), Hub id, image, or operator (a
     # name, or a Python object in a file).
-    thing: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER|FILE|ID|NAME|FILE.py:NAME")]
+    thing: Annotated[str, tyro.conf.Positional, argument(metavar="FOLDER|FILE|ID|NAME|FILE.py:NAME")]
     label: N[int | None] = None  # Class, for a class-conditional checkpoint of another library.
     # Channels, height and width of the images on which an operator is tested.
-    shape: Annotated[tuple[int, ...], tyro.conf.arg(metavar="C H W")] = (3, 64, 64)
+    shape: Annotated[tuple[int, ...], argument(metavar="C H W")] = (3, 64, 64)
 
     def run(self) -> None:
         """Print the description."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "Choice",
     "Crop",
     "Device",
     "File",
@@ -14,12 +15,14 @@ __all__ = [
     "RestorationOptions",
     "Std",
     "TaskName",
+    "argument",
     "lowest_and_highest",
     "parse_duration",
 ]
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -32,18 +35,27 @@ from ..restoration.presets import Quality
 from ..restoration.schedules import TunedSchedule
 from ..restoration.spec import MeasurementSpec
 
+
+def _hint(default: str) -> str:
+    return "" if default in ("", "''", "None") else f"(default: {default})"
+
+
+# tyro's, which prints no default where there is none.
+argument = partial(tyro.conf.arg, help_behavior_hint=_hint)
+
 # Types of options, each with the word that --help prints for its value.
 T = TypeVar("T")
 Crop = Literal["centre", "random"]
-File = Annotated[T, tyro.conf.arg(metavar="FILE")]
-Folder = Annotated[T, tyro.conf.arg(metavar="FOLDER")]
-Model = Annotated[T, tyro.conf.arg(metavar="FOLDER|NAME|ID")]
-N = Annotated[T, tyro.conf.arg(metavar="N")]
-Std = Annotated[T, tyro.conf.arg(metavar="STD")]
-NoiseRange = Annotated[tuple[float, ...], tyro.conf.arg(metavar="STD [STD]")]
-TaskName = Annotated[T, tyro.conf.arg(metavar="NAME|FILE.py:NAME")]
-PriorPath = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE|NAME|ID")]
-Device = Annotated[T, tyro.conf.arg(metavar="DEVICE")]
+File = Annotated[T, argument(metavar="FILE")]
+Folder = Annotated[T, argument(metavar="FOLDER")]
+Model = Annotated[T, argument(metavar="FOLDER|NAME|ID")]
+N = Annotated[T, argument(metavar="N")]
+Std = Annotated[T, argument(metavar="STD")]
+NoiseRange = Annotated[tuple[float, ...], argument(metavar="STD [STD]")]
+TaskName = Annotated[T, argument(metavar="NAME|FILE.py:NAME")]
+PriorPath = Annotated[T, argument(metavar="FOLDER|FILE|NAME|ID")]
+Choice = Annotated[T, argument()]
+Device = Annotated[T, argument(metavar="DEVICE")]
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -71,7 +83,7 @@ class RestorationOptions:
     prior: PriorPath[str]
     # Operator: a name (sr4, inpaint, deblur, denoise, motion-blur, jpeg, ...) or a Python object in a file.
     # Default: the entry of a manifest of lavps degrade beside the file.
-    task: Annotated[str | None, tyro.conf.arg(metavar="NAME|FILE.py:NAME", aliases=["--operator"])] = None
+    task: Annotated[str | None, argument(metavar="NAME|FILE.py:NAME", aliases=["--operator"])] = None
     # Execution of a Python file that a manifest.json beside the measurements names as its operator; without
     # this option only a file given as --task is executed.
     trust_manifest: bool = False
@@ -84,11 +96,12 @@ class RestorationOptions:
     # estimate from the file; not for jpeg, hdr, phase-retrieval and lossy files.
     noise: Std[float | None] = None
     # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
-    keep_known: bool | None = None
+    keep_known: Choice[bool | None] = None
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
     seed: N[int] = 0  # Seed of the sampler's noise.
-    quality: Quality | None = None  # fast, balanced (the default) or best: 4 or 8, 25 or 100 evaluations.
+    # fast, balanced (the default) or best: 4 or 8, 25 or 100 evaluations.
+    quality: Choice[Quality | None] = None
     # Denoiser evaluations per sample at most, instead of --quality; 1 gives the posterior mean at once.
     evaluations: N[int | None] = None
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from ..apps.bulk.calibrating import calibrate, training_seconds
 from ..apps.bulk.costs import Forecast, MachineProfile, Workload, break_even, forecast
 from ..checkpoints import local_copy
@@ -21,7 +19,7 @@ from ..restoration.config import RestorationConfig
 from ..restoration.presets import FrontEntry, Quality, chosen, front_for
 from ..restoration.spec import MeasurementSpec
 from .failures import fatal
-from .options import Device, File, Model, N, PriorPath, Std, TaskName, parse_duration
+from .options import Device, File, Model, N, PriorPath, Std, TaskName, argument, parse_duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class Plan:
     quality: Quality = "balanced"  # Preset of quality against cost.
     batch_size: N[int] = 16  # Images per batch and worker.
     # Numbers of workers to compare.
-    workers: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (
+    workers: Annotated[tuple[int, ...], argument(metavar="N ...")] = (
         1,
         2,
         4,
@@ -49,11 +47,11 @@ class Plan:
         256,
         512,
     )
-    price: Annotated[float, tyro.conf.arg(metavar="PRICE")] = 1.0  # Price of one worker per hour.
+    price: Annotated[float, argument(metavar="PRICE")] = 1.0  # Price of one worker per hour.
     # Mean time, in hours, after which a worker is lost.
-    lost_every: Annotated[float, tyro.conf.arg(metavar="HOURS")] = math.inf
+    lost_every: Annotated[float, argument(metavar="HOURS")] = math.inf
     # Time to train the inference model; default estimated from its folder.
-    training: Annotated[str | None, tyro.conf.arg(metavar="30min")] = None
+    training: Annotated[str | None, argument(metavar="30min")] = None
     output: File[Path | None] = None  # JSON file for all numbers.
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import torch
-import tyro
 from torch import Tensor
 
 from ..amortization.loading import prior_hash
@@ -19,7 +18,7 @@ from ..devices import resolve_device
 from ..evaluation.typicality import REFERENCE, TypicalityReference
 from ..training.crops import RandomCrops
 from ..training.data import ImageData
-from .options import Crop, Device, Model, N
+from .options import Crop, Device, Model, N, argument
 
 
 def first_images(data: ImageData | RandomCrops, count: int) -> Tensor:
@@ -38,7 +37,7 @@ class TrainReference:
 
     prior: Model[Path]  # Model folder of the prior.
     # Images of the kind of its training images: a folder or a tar.
-    data: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
+    data: Annotated[Path, argument(metavar="FOLDER|FILE.tar")]
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
     crop: Crop = "centre"
     count: N[int] = 256  # Maximum number of images, or number of random crops.

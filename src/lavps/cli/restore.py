@@ -30,7 +30,7 @@ from ..restoration.job import FileRestorer
 from ..restoration.manifest import Manifest
 from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
-from .options import File, N, PriorPath, RestorationOptions, parse_duration
+from .options import Choice, File, N, PriorPath, RestorationOptions, argument, parse_duration
 
 _DEFAULT_PRIOR = "photos64"  # of photographs of any content
 
@@ -55,15 +55,15 @@ class Restore(RestorationOptions):
     # installed package lavps-zoo (synthfaces64), or Hub id.
     prior: PriorPath[str] = _DEFAULT_PRIOR
     # Measured files, or folders of them.
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE|FOLDER ...")]
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, argument(metavar="FILE|FOLDER ...")]
     # Time per file (5s, 500ms, 2min), instead of --quality; the best preset within it is chosen.
-    budget: Annotated[str | None, tyro.conf.arg(metavar="TIME")] = None
+    budget: Annotated[str | None, argument(metavar="TIME")] = None
     # Output folder, created if missing; for one image, also the name of a file (out.png).
-    output: Annotated[Path, tyro.conf.arg(metavar="FOLDER|FILE", aliases=["-o"])] = Path("restored")
+    output: Annotated[Path, argument(metavar="FOLDER|FILE", aliases=["-o"])] = Path("restored")
     # Certificate of lavps calibrate: its settings and number of samples are used, interval images are
     # written, and a p value states whether the measurement fits what was certified.
     certificate: File[Path | None] = None
-    levels: tuple[float, ...] = ()  # Levels of the interval images; default those of the certificate.
+    levels: Choice[tuple[float, ...]] = ()  # Levels of the interval images; default those of the certificate.
     dry_run: bool = False  # Size, cost and predicted time of each file, without restoring it.
     # Replacement of results that are already there. Without it, files with results of the same settings are
     # skipped, and results of other settings are an error.

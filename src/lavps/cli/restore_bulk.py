@@ -26,7 +26,7 @@ from ..apps.bulk.stores import absolute_place
 from ..extras import require
 from .failures import fatal
 from .listing import absolute
-from .options import N, RestorationOptions
+from .options import Choice, N, RestorationOptions, argument
 
 _SECONDS = 10.0  # interval between progress lines without a terminal
 
@@ -39,17 +39,17 @@ class RestoreBulk(RestorationOptions):
     """
 
     # Folder, glob, tar shards (WebDataset) or Parquet: a path, or a URL that fsspec supports (s3://...).
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    source: Annotated[str, tyro.conf.Positional, argument(metavar="SOURCE")]
     # Output folder, or URL.
-    destination: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DESTINATION")]
+    destination: Annotated[str, tyro.conf.Positional, argument(metavar="DESTINATION")]
     own_noise: bool = False  # Sampler noise drawn per image, from its content; else as in lavps restore.
-    format: Kind | None = None  # Format of the output; default that of the source.
+    format: Choice[Kind | None] = None  # Format of the output; default that of the source.
     # Column of the images in Parquet; default the first that holds bytes.
-    column: Annotated[str, tyro.conf.arg(metavar="NAME")] = ""
+    column: Annotated[str, argument(metavar="NAME")] = ""
     batch_size: N[int] = 16  # Images of one size per batch and worker.
     cluster: Annotated[Cluster, tyro.conf.arg(name="")] = field(default_factory=Cluster)
     # Largest share of failed images; the run stops above it.
-    max_failure_rate: Annotated[float, tyro.conf.arg(metavar="SHARE")] = 1.0
+    max_failure_rate: Annotated[float, argument(metavar="SHARE")] = 1.0
 
     # Replacement of results that an earlier run wrote to the same folder with other settings.
     overwrite: bool = False

@@ -21,7 +21,7 @@ from ..devices import resolve_device
 from ..extras import require
 from .failures import fatal
 from .listing import absolute
-from .options import Device, Folder, N
+from .options import Device, Folder, N, argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class Serve:
     """
 
     # Models by name: faces=zoo/synthfaces64, or with an inference model faces=PRIOR,MODEL.
-    models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PRIOR[,MODEL] ...")]
-    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"  # Address of the server.
+    models: Annotated[tuple[str, ...], argument(metavar="NAME=PRIOR[,MODEL] ...")]
+    host: Annotated[str, argument(metavar="ADDRESS")] = "127.0.0.1"  # Address of the server.
     port: N[int] = 8000  # Port of the server.
     workers: N[int] = 1  # Number of replicas, each with all models; 0 samples in this process, without Ray.
     gpus: N[float | None] = None  # GPUs per replica; default 1 with --device cuda.

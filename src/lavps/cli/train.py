@@ -38,12 +38,12 @@ from ..training.finetune import closest_prior, init_from
 from ..training.task import Task
 from .choices import SCHEDULES, MeasurementOptions, NetworkName, ScheduleName, describe_network
 from .failures import fatal
-from .options import Folder, Model, N, Std, T
+from .options import Folder, Model, N, Std, T, argument
 from .reference import TrainReference, first_images
 from .train_few_step import TrainFewStep
 from .training import Training, Writer
 
-_Network = Annotated[T, tyro.conf.arg(metavar="|".join((*get_args(NetworkName), "FILE.json")))]
+_Network = Annotated[T, argument(metavar="|".join((*get_args(NetworkName), "FILE.json")))]
 _DEFAULT: NetworkName = "unet-small"
 _REFERENCE_IMAGES = 128
 _FEW, _COMPARED = 5_000, 8  # images for which a trained prior is a better start, and those that select it
@@ -61,7 +61,7 @@ class _TrainDenoiser(Training):
     prediction: Target = "velocity"  # Training target of the network.
     times: Times = "uniform"  # Distribution of training times; log-normal: that of noise levels, as in EDM.
     # Mean of the logarithm of the noise level, for log-normal times.
-    times_mean: Annotated[float, tyro.conf.arg(metavar="MEAN")] = -1.2
+    times_mean: Annotated[float, argument(metavar="MEAN")] = -1.2
     times_std: Std[float] = 1.2  # Standard deviation of the logarithm of the noise level.
     init_from: Folder[Path | None] = None  # Prior with the same network, whose weights initialize it.
 
@@ -179,8 +179,8 @@ class TrainInference(Training):
     sampler: Literal["mgdm", "mgps"] = "mgdm"  # Sampler that the model initializes.
     num_steps: N[int] = 100  # Number K of intervals of the sampler's time grid.
     # Several K, of time grids to train on instead of the one.
-    step_counts: Annotated[tuple[int, ...], tyro.conf.arg(metavar="K ...")] = ()
-    window: Annotated[float, tyro.conf.arg(metavar="T")] = 1.0  # Largest time t at which the model is used.
+    step_counts: Annotated[tuple[int, ...], argument(metavar="K ...")] = ()
+    window: Annotated[float, argument(metavar="T")] = 1.0  # Largest time t at which the model is used.
     shortcut: bool = True  # Likelihood step as an input of the network, and in its output; not in the paper.
     solver_steps: N[int] = 0  # Conjugate-gradient iterations of the likelihood step; 3 suits blurs.
     rollout: N[int] = 0  # Sampler steps with the current model before a training context; mgdm only.

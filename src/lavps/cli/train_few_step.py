@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated
 
-import tyro
 from torch import Tensor
 
 from ..amortization.few_step import save_few_step
@@ -22,7 +21,7 @@ from ..operators.registry import family_from
 from ..training.few_step import FewStepTask
 from ..training.finetune import add_change, init_from
 from ..training.task import Task
-from .options import File, Folder, Model, N, NoiseRange, lowest_and_highest
+from .options import File, Folder, Model, N, NoiseRange, argument, lowest_and_highest
 from .training import Training, Writer
 
 TASKS = (
@@ -38,7 +37,7 @@ class TrainFewStep(Training):
 
     prior: Model[Path]  # Model folder or Hub id of the prior, whose network is the initial one.
     # Linear operators: sr4, denoise, motion-blur, ..., or Python objects in files.
-    task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")] = TASKS
+    task: Annotated[tuple[str, ...], argument(metavar="TASK [TASK ...]")] = TASKS
     # Standard deviation of the noise, or the lowest and the highest one.
     noise: NoiseRange = (0.005, 0.2)
     evaluations: N[int] = 4  # Evaluations per sample.

@@ -23,11 +23,11 @@ from ..training.data import ImageData
 from ..training.plan import planned
 from ..training.task import Task
 from ..training.trainer import TrainerConfig, train
-from .options import Crop, N, T
+from .options import Crop, N, T, argument
 from .reference import first_images
 
 Writer = Callable[[Path, dict[str, Any], torch.dtype], object]
-_Images = Annotated[T, tyro.conf.arg(metavar="FOLDER|FILE.tar")]
+_Images = Annotated[T, argument(metavar="FOLDER|FILE.tar")]
 _PREVIEWED = 8  # images per preview
 _HOURS = 2.0  # on a CPU
 
@@ -39,7 +39,7 @@ class Training(ABC):
     data: _Images[Path]  # Training images: a folder of png, jpg or webp files or of tar shards, or one tar.
     trainer: Annotated[TrainerConfig, tyro.conf.arg(name="")]
     # Duration, instead of --steps: a few steps are timed and a plan is printed. Default on a CPU: 2 hours.
-    hours: Annotated[float | None, tyro.conf.arg(metavar="HOURS")] = None
+    hours: Annotated[float | None, argument(metavar="HOURS")] = None
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
     crop: Crop = "centre"
     flip: bool = True  # Random horizontal flips.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from ..amortization.loading import prior_hash
 from ..checkpoints import load_prior
 from ..data_step import Stationary
@@ -23,7 +21,7 @@ from ..training.data import image_of
 from ..training.tuning import TuningConfig, tune
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
-from .options import Crop, Device, File, N, NoiseRange, PriorPath, lowest_and_highest
+from .options import Crop, Device, File, N, NoiseRange, PriorPath, argument, lowest_and_highest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +34,11 @@ class Tune:
 
     prior: PriorPath[str]  # Prior: model folder, checkpoint of another library, name in the zoo, or Hub id.
     # Operators: sr4, denoise, motion-blur, ..., or Python objects in files.
-    task: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]")]
+    task: Annotated[tuple[str, ...], argument(metavar="TASK [TASK ...]")]
     # Standard deviation of the noise, or the lowest and the highest one.
     noise: NoiseRange
     # Images like those to restore: a folder, or tar files; default samples of the prior.
-    data: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER|TAR")] = None
+    data: Annotated[Path | None, argument(metavar="FOLDER|TAR")] = None
     # Crops: the centre, resized to the size of the prior, or random windows at native resolution.
     crop: Crop = "centre"
     evaluations: N[int] = 8  # Denoiser evaluations per sample.
@@ -54,7 +52,7 @@ class Tune:
     precision: Precision = "fp32"  # Precision of the network; the sampler stays in fp32.
     compile: bool = False  # Compilation of the network, which takes a minute and makes every step faster.
     # File of the schedule.
-    output: Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=["-o"])] = Path("schedule.json")
+    output: Annotated[Path, argument(metavar="FILE", aliases=["-o"])] = Path("schedule.json")
     device: Device[str] = "auto"  # cpu, cuda, mps, xpu, or auto: the first available of cuda, mps, xpu, cpu.
 
     def run(self) -> None:

@@ -28,11 +28,12 @@ class TrainerConfig:
     weight_decay: float = 0.01  # Weight decay of AdamW, for tensors of two dimensions or more
     warmup_steps: int = 500  # Steps of the linear warm-up of the learning rate
     final_lr_fraction: float = 0.05  # Final learning rate as a fraction of its peak
-    cooldown_steps: int | None = None  # Last steps, in which the rate falls linearly; default a cosine
+    # Last steps, in which the rate falls linearly; default a cosine
+    cooldown_steps: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
     # Decay of the averaged weights; several give one average each, of which the best is exported
     ema_decay: Annotated[float | tuple[float, ...], tyro.conf.arg(metavar="DECAY ...")] = 0.9999
     # Decay of the exported average; default that of the lowest validation loss, or the first
-    export_decay: Annotated[float | None, tyro.conf.arg(metavar="DECAY")] = None
+    export_decay: Annotated[float | None, tyro.conf.arg(metavar="DECAY", help_behavior_hint="")] = None
     clip_norm: float = 1.0  # Maximum norm of the gradient
     precision: Literal["no", "bf16"] = "no"  # bf16: autocast; weights, average and optimizer stay float32
     compile: bool = False  # torch.compile of the network: a slow first step, then faster ones

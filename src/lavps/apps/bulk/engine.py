@@ -20,9 +20,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import tyro
 
 from ...extras import require, require_ray, start_ray
 from .batches import plan
@@ -62,10 +63,12 @@ class Cluster:
 
     # Number of processes, each with its own models; default one per GPU (or share of one), else one per
     # processor; 0 runs without Ray, in this process and one that restores
-    workers: int | None = None
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
     cpus: int = 1  # Number of processors, and of computing threads, per worker
-    gpus: float | None = None  # Number of GPUs per worker, 0.25 for four workers on one; default 1 on cuda
-    address: str | None = None  # Address of a Ray cluster ("auto" on one of its nodes); default this machine
+    # Number of GPUs per worker, 0.25 for four workers on one; default 1 on cuda
+    gpus: Annotated[float | None, tyro.conf.arg(metavar="N", help_behavior_hint="")] = None
+    # Address of a Ray cluster ("auto" on one of its nodes); default this machine
+    address: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS", help_behavior_hint="")] = None
 
     @contextmanager
     def connected(self, device: str) -> Iterator[tuple[int, float]]:

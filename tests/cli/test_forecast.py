@@ -269,6 +269,19 @@ def test_noise_that_cannot_be_estimated_is_asked_for(
     restore(file, "--task", name, "--noise", 0.05)
 
 
+def test_compression_alone_needs_no_noise(
+    restore: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save(tmp_path / "a.jpg", picture(24, 32), quality=60)
+    restore(file, "--task", "jpeg")
+    said = capsys.readouterr().out
+    assert "noise 0.01, the default for JPEG files;" in said
+    assert "overstated" not in said
+    manifest = json.loads((tmp_path / "out" / "a.json").read_text())
+    assert manifest["measurement"]["noise"] == 0.01
+    assert manifest["measurement"]["noise_uncertainty"] is None
+
+
 def test_an_image_without_noise_has_that_of_rounding(
     restore: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,6 +170,11 @@ def test_a_misfit_far_from_one_is_explained(level: float, words: str) -> None:
     assert words in assessment([level, level], 0.05)
 
 
+def test_a_misfit_far_below_one_may_be_as_it_should() -> None:
+    assert assessment([0.1], 0.01).startswith("follows the measurement more closely")
+    assert assessment([0.1], 0.01, below=True).startswith("explains the measurement")
+
+
 def test_latents_are_sampled_and_decoded(tmp_path: Path) -> None:
     write_latent(tmp_path)
     prior = lavps.load_prior(tmp_path)

@@ -93,7 +93,7 @@ class RestorationOptions:
     kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
     # Standard deviation of the noise, on the scale on which black is -1 and white is +1: 0.05 is 6.4 grey
     # levels of 255; 0 stands for rounding. Default: the entry of a manifest of lavps degrade, else an
-    # estimate from the file; not for jpeg, hdr, phase-retrieval and lossy files.
+    # estimate from the file; not for hdr, phase-retrieval and lossy files, except jpeg of JPEG files (0.01).
     noise: Std[float | None] = None
     # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
     keep_known: Choice[bool | None] = None

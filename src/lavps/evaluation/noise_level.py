@@ -3,7 +3,8 @@
 White noise is added to the measurement, so it is estimated from the measurement itself if that is an image:
 denoising, inpainting (known pixels only), block means, blurs, and operators of your own. Clipped exposure,
 JPEG and Fourier magnitudes change the noise, and so does lossy compression of the file. The noise must be
-given there.
+given there, except for what undoes the compression of a JPEG file: such a file has no noise but its rounding,
+and a small value that suits any quality is the default.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .noise_estimate import estimate_noise
 
 _ROUNDING = 2.0 / 255.0 / math.sqrt(12.0)  # noise of rounding to 8 bits, the smallest estimate
 _LOSSY = ("JPEG", "WEBP")
+_OF_JPEG_FILES = 0.01  # misfits of three photographs at quality 10, 50 and 90: 0.2 to 1.7
 
 
 class UnknownNoise(ValueError):  # noqa: N818 - public name
@@ -37,22 +39,24 @@ class UnknownNoise(ValueError):  # noqa: N818 - public name
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """Estimated standard deviation of the noise.
+    """Standard deviation of the noise, where it was not given.
 
     Attributes:
         std: Standard deviation, black -1 and white +1, to three digits.
-        uncertainty: Standard error of the estimate.
+        uncertainty: Standard error of the estimate; None for a default.
     """
 
     std: float
-    uncertainty: float
+    uncertainty: float | None
 
     def __str__(self) -> str:
+        if self.uncertainty is None:
+            return f"{self.std:g}, the default for JPEG files"
         return f"{self.std:g} +- {self.uncertainty:.1g}, estimated"
 
 
 def estimated_noise(task: str, y: Tensor, image: ImageFile | None, operator: Operator) -> NoiseEstimate:
-    """Estimate the noise of a measurement.
+    """Estimate the noise of a measurement; that of JPEG files under the operator JPEG has a default.
 
     Args:
         task: Name of the operator, for the error.
@@ -63,6 +67,8 @@ def estimated_noise(task: str, y: Tensor, image: ImageFile | None, operator: Ope
     Raises:
         UnknownNoise: The noise cannot be estimated, and must be given.
     """
+    if isinstance(operator, JPEG) and image is not None and image.format == "JPEG":
+        return NoiseEstimate(_OF_JPEG_FILES, None)
     if isinstance(operator, JPEG | HDRClip | PhaseRetrieval):
         raise UnknownNoise(f"the noise is not visible in measurements of {task}")
     if image is None or y.ndim != 3:

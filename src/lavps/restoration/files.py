@@ -84,10 +84,11 @@ class RestoredFile:
     @property
     def result(self) -> dict[str, Any]:
         """Misfits, their assessment, costs and the hash of the samples, for the manifest."""
-        trace = self.posterior.trace
+        trace, estimate = self.posterior.trace, self.measured.estimate
+        below = self.is_mean or (estimate is not None and estimate.uncertainty is None)
         return {
             "chi_square": self.chi_square,
-            "verdict": assessment(self.chi_square, self.measured.measuring.noise or 0.0, self.is_mean),
+            "verdict": assessment(self.chi_square, self.measured.measuring.noise or 0.0, below),
             "acceptance": self.acceptance,
             "forwards": trace.forwards,
             "backwards": trace.backwards,

@@ -137,25 +137,25 @@ def distrusted(chi_square: float) -> bool:
     return not chi_square <= LARGEST_MISFIT
 
 
-def assessment(chi_square: Sequence[float], noise: float, mean: bool = False) -> str:
+def assessment(chi_square: Sequence[float], noise: float, below: bool = False) -> str:
     """Assess the misfits, in units of the noise's variance, in plain words.
 
     Args:
         chi_square: Misfit of every sample.
         noise: Standard deviation of the noise.
-        mean: Whether the sample is the posterior mean, whose misfit may be far below 1.
+        below: Whether a misfit far below 1 is as it should be: of the posterior mean, and of JPEG files.
     """
     level = sum(chi_square) / len(chi_square)
     if noise == 0 and level <= _ABOVE:
         return "agrees with the measurement, whose noise is 0"
-    ideal = "at most 1" if mean else "1"
+    ideal = "at most 1" if below else "1"
     measured = f"its misfit is {level:.3g} in units of the noise's variance, {ideal} being ideal"
     if distrusted(level):
         return (
             f"does not explain the measurement: {measured}. The operator or the prior does not fit this "
             f"file, or its noise is more than {noise:g}"
         )
-    if level < _FAR_BELOW and not mean:
+    if level < _FAR_BELOW and not below:
         return (
             f"follows the measurement more closely than its noise: {measured}. The noise {noise:g} looks "
             f"overstated: try {noise * max(level, 1e-6) ** 0.5:.2g}"

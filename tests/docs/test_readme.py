@@ -121,6 +121,14 @@ def test_the_front_page_says_where_others_are_ahead() -> None:
     assert better
 
 
+def test_the_gradients_of_the_front_page_are_those_of_the_study() -> None:
+    study = scores("baselines", 24)
+    for task in ("sr4", "motion-blur"):
+        _, lower, _, higher = verdicts(study[task, "few-step model", 4], study[task, "Pi-GDM", 25])
+        assert higher
+        assert lower == (task == "sr4")
+
+
 def test_the_inception_distances_of_the_front_page_are_those_of_the_study() -> None:
     records = json.loads((ROOT / "benchmarks" / "few_steps_inception.json").read_text())
     first = []

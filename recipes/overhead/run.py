@@ -21,6 +21,7 @@ from torch import Tensor
 import lavps
 from lavps.benchmark.report import markdown_table
 from lavps.operators.registry import family_from
+from lavps.priors.precision import Precision
 from lavps.samplers import FewStep, Sampler
 
 from ..common.labels import TITLES
@@ -28,6 +29,7 @@ from ..common.pages import read, span, versions_of, write_json, write_page
 from ..common.study import TASKS
 
 STUDY = "overhead"
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Config:
     """Batch sizes."""
     images: int = 16
     """Number of images of every sampler, task and batch size."""
-    precision: lavps.priors.precision.Precision = "fp32"
+    precision: Precision = "fp32"
     """Precision of the network."""
     page_only: bool = False
     """Whether to write the page from the stored numbers, without measuring."""
@@ -68,6 +70,10 @@ class Config:
             "forward passes",
             "backward passes",
         ]
+        precisions = [
+            [str(r["batch"]), *(f"{r[name]:.3f}" for name in PRECISIONS), f"{r['bf16'] / r['fp32']:.2f}"]
+            for r in data["networks"]
+        ]
         ratios: dict[str, list[float]] = {}
         for r in data["results"]:
             what = "a reflecting blur" if r["task"] == "motion-blur" else "block means and masks"
@@ -79,6 +85,10 @@ class Config:
             precision=data["precision"],
             images=data["images"],
             table=markdown_table(head, rows),
+            precisions=markdown_table(
+                ["batch", *(f"{name}, seconds" for name in PRECISIONS), "ratio"], precisions
+            ),
+            processor="with AMX" if data["amx"] else "without AMX, the matrix instructions for bf16",
             answer="; ".join(f"{name}: {span(found, 2)}" for name, found in ratios.items()),
         )
 
@@ -104,7 +114,26 @@ class Config:
         ]
         versions = {"lavps": lavps.__version__, "torch": torch.__version__}
         about = {"versions": versions, "precision": self.precision, "images": self.images}
-        return about | {"results": results}
+        return about | {"results": results} | self.networks()
+
+    def networks(self) -> dict[str, Any]:
+        """Measure an evaluation of the network alone in both precisions, in turns."""
+        priors: dict[str, Any] = {name: lavps.load_prior(self.prior, precision=name) for name in PRECISIONS}
+        shape = tuple(priors["fp32"].image_shape)
+        found = []
+        for batch in self.batches:
+            x = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
+            seconds = dict.fromkeys(PRECISIONS, 0.0)
+            for turn in range(1 + max(self.images // batch, 4)):
+                for name, prior in priors.items():
+                    start = time.process_time()
+                    passes(prior.denoise, x, 0, 1)
+                    if turn > 0:  # the first prepares the network
+                        seconds[name] += time.process_time() - start
+            images = batch * max(self.images // batch, 4)
+            found.append({"batch": batch} | {name: value / images for name, value in seconds.items()})
+        cpu = Path("/proc/cpuinfo")
+        return {"networks": found, "amx": cpu.exists() and "amx_bf16" in cpu.read_text()}
 
     def timed(self, name: str, sampler: Sampler, prior: Any, task: str, truth: Tensor, batch: int) -> Result:
         """Alternate steps of a sampler and the same evaluations of its network."""

@@ -136,6 +136,9 @@ def test_times_of_the_samplers_are_measured(tmp_path: Path) -> None:
     }
     assert all(0.5 < r["ratio"] < 5 for r in found)
     assert "block means and masks at batch 1" in (tmp_path / "overhead.md").read_text()
+    networks = json.loads((tmp_path / "overhead.json").read_text())["networks"]
+    assert all(row["fp32"] > 0 and row["bf16"] > 0 for row in networks)
+    assert "## Precision" in (tmp_path / "overhead.md").read_text()
 
 
 @pytest.mark.slow

@@ -274,8 +274,7 @@ def main(config: Config) -> None:
     if config.page_only:
         page.write(config.pages)
         return
-    known_file = config.pages / "amortization_oracle.json"
-    result: dict[str, Any] = read(config.pages, "amortization_oracle") if known_file.exists() else {}
+    result: dict[str, Any] = read(config.pages, "amortization_oracle", {})
     settings = {
         k: str(v) for k, v in asdict(config).items() if k not in ("pages", "runs", "mixtures", "page_only")
     }

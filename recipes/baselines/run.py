@@ -62,7 +62,7 @@ class Config(Scored):
 
     def run(self) -> None:
         """Measure, or read what was measured, and write the page."""
-        found = read(self.pages, self.study) if (self.pages / f"{self.study}.json").exists() else []
+        found = read(self.pages, self.study, [])
         if not self.page_only:  # records of other tasks stay
             again = {*self.tasks, *(SHIFTS[task] for task in self.tasks)}
             found = [r for r in found if r["task"] not in again] + self.measure()

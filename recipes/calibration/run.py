@@ -97,7 +97,7 @@ class Config:
         """Measure, store the numbers, and write the page."""
         if not self.page_only:
             study = Study(self)
-            stored = read(self.pages, STUDY) if (self.pages / f"{STUDY}.json").exists() else []
+            stored = read(self.pages, STUDY, [])
             for task in self.tasks:  # records of other tasks, priors and numbers of evaluations stay
                 found = study.measure(task)
                 stored = sorted([r for r in stored if cell(r) != cell(found)] + [found], key=cell)

@@ -15,9 +15,10 @@ RECIPES = Path(__file__).parents[1]
 MEASURED = "## Measured"
 
 
-def read(pages: Path, study: str) -> Any:
-    """Return the stored numbers of a study."""
-    return json.loads((pages / f"{study}.json").read_text())
+def read(pages: Path, study: str, missing: Any = None) -> Any:
+    """Return the stored numbers of a study; those given as ``missing``, if any, where nothing is stored."""
+    file = pages / f"{study}.json"
+    return missing if missing is not None and not file.exists() else json.loads(file.read_text())
 
 
 def write_json(pages: Path, study: str, values: Any, indent: int | None = 1) -> None:

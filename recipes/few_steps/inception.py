@@ -50,7 +50,7 @@ class Inception:
             r for r in shown if r["task"] in self.tasks and (not self.again or r["name"] in self.again)
         ]
         new = {(r["task"], r["name"], r["evaluations"]) for r in measured}
-        stored = json.loads(file.read_text()) if file.exists() else []
+        stored = read(self.pages, f"{self.study}_inception", [])
         records = [r for r in stored if (r["task"], r["name"], r["evaluations"]) not in new]
         for task in self.tasks:
             runner = self.runner(self.begin(self.study, task), "test")

@@ -136,7 +136,7 @@ class Config(Scored):
 
     def paper_methods(self, task: str) -> list[Method]:
         """Return the paper's MGDM with Adam, with the settings of its lowest LPIPS in the study of the paper."""
-        stored = read(self.pages, "paper") if (self.pages / "paper.json").exists() else []
+        stored = read(self.pages, "paper", [])
         found = [r for r in stored if (r["task"], r["family"]) == (task, PAPER)]
         methods = [Settings.from_dict(min(found, key=lambda r: r["lpips"])["method"])] if found else []
         return [(PAPER, int(method.counts.forwards), method) for method in methods]

@@ -47,8 +47,7 @@ class Config:
 
     def run(self) -> None:
         """Measure what is missing, and write the page."""
-        file = self.pages / f"{STUDY}.json"
-        records: list[Record] = read(self.pages, STUDY) if file.exists() else []
+        records: list[Record] = read(self.pages, STUDY, [])
         if not self.page_only:
             prior = lavps.load_prior(self.prior)
             shape = tuple(prior.image_shape)  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +124,14 @@ class Config:
         found = []
         for batch in self.batches:
             x = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
-            seconds = dict.fromkeys(PRECISIONS, 0.0)
-            for turn in range(1 + max(self.images // batch, 4)):
-                for name, prior in priors.items():
-                    start = time.process_time()
-                    passes(prior.denoise, x, 0, 1)
-                    if turn > 0:  # the first prepares the network
-                        seconds[name] += time.process_time() - start
-            images = batch * max(self.images // batch, 4)
-            found.append({"batch": batch} | {name: value / images for name, value in seconds.items()})
+            seconds, turns = dict.fromkeys(PRECISIONS, 0.0), max(self.images // batch, 4)
+            for prior in priors.values():  # the first evaluation prepares the network
+                passes(prior.denoise, x, 0, 1)
+            for _, (name, prior) in product(range(turns), priors.items()):
+                start = time.process_time()
+                passes(prior.denoise, x, 0, 1)
+                seconds[name] += time.process_time() - start
+            found.append({"batch": batch} | {name: v / (turns * batch) for name, v in seconds.items()})
         cpu = Path("/proc/cpuinfo")
         return {"networks": found, "amx": cpu.exists() and "amx_bf16" in cpu.read_text()}
 

@@ -6,7 +6,6 @@ python -m recipes.peers.run --data DATA --lpips FILE
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -171,8 +170,7 @@ class Config:
 
     def run(self) -> None:
         """Measure what is missing, and write the page."""
-        file = self.pages / f"{STUDY}.json"
-        records: list[Record] = json.loads(file.read_text()) if file.exists() else []
+        records: list[Record] = read(self.pages, STUDY, [])
         if not self.page_only:
             declared = declare_torchvision()  # lives as long as this object
             study = Study(self)

@@ -6,7 +6,6 @@ python -m recipes.safeguard.run --data DATA --lpips FILE
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -104,8 +103,7 @@ class Config:
 
     def run(self) -> None:
         """Measure what is missing, and write the page."""
-        file = self.pages / f"{STUDY}.json"
-        records: list[Record] = json.loads(file.read_text()) if file.exists() else []
+        records: list[Record] = read(self.pages, STUDY, [])
         if not self.page_only:
             study = Study(self)
             for group, settings in SETTINGS.items():

@@ -30,7 +30,7 @@ from ..samplers import Settings
 from .certificate_page import certificate_page, summary
 from .draws import images_or_draws, prior_image_shape
 from .failures import fatal
-from .options import Choice, Crop, Device, File, Folder, Model, N, PriorPath, argument
+from .options import Crop, Device, File, Folder, Model, N, Option, PriorPath, argument
 
 _PRIOR_SEED = 1 << 20  # draws from the prior use other noise than the sampler
 
@@ -60,7 +60,7 @@ class Calibrate:
     mask: File[Path | None] = None  # Mask for inpaint: white where the measurement is known.
     kernel: File[Path | None] = None  # Blur kernel for deblur: image of a point of light, or .npy.
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
-    quality: Choice[Quality | None] = None  # Preset of quality against cost; default balanced.
+    quality: Option[Quality | None] = None  # Preset of quality against cost; default balanced.
     evaluations: N[int | None] = None  # Denoiser evaluations per sample at most, instead of --quality.
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.
     samples: N[int] = 19  # Samples per image; 19 are needed for 90 % intervals.

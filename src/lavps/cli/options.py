@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 __all__ = [
-    "Choice",
     "Crop",
     "Device",
     "File",
@@ -11,6 +10,7 @@ __all__ = [
     "Model",
     "N",
     "NoiseRange",
+    "Option",
     "PriorPath",
     "RestorationOptions",
     "Std",
@@ -54,7 +54,7 @@ Std = Annotated[T, argument(metavar="STD")]
 NoiseRange = Annotated[tuple[float, ...], argument(metavar="STD [STD]")]
 TaskName = Annotated[T, argument(metavar="NAME|FILE.py:NAME")]
 PriorPath = Annotated[T, argument(metavar="FOLDER|FILE|NAME|ID")]
-Choice = Annotated[T, argument()]
+Option = Annotated[T, argument()]
 Device = Annotated[T, argument(metavar="DEVICE")]
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -96,12 +96,12 @@ class RestorationOptions:
     # estimate from the file; not for hdr, phase-retrieval and lossy files, except jpeg of JPEG files (0.01).
     noise: Std[float | None] = None
     # Known pixels of a mask, unchanged in every sample; default if the noise is 0.
-    keep_known: Choice[bool | None] = None
+    keep_known: Option[bool | None] = None
     inference_model: Model[str | None] = None  # Inference model or few-step model of this prior.
     samples: N[int] = 1  # Samples per image; from 2 on, their mean and uncertainty are also written.
     seed: N[int] = 0  # Seed of the sampler's noise.
     # fast, balanced (the default) or best: 4 or 8, 25 or 100 evaluations.
-    quality: Choice[Quality | None] = None
+    quality: Option[Quality | None] = None
     # Denoiser evaluations per sample at most, instead of --quality; 1 gives the posterior mean at once.
     evaluations: N[int | None] = None
     schedule: File[Path | None] = None  # Schedule of lavps tune, instead of --quality.

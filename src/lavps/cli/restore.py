@@ -30,7 +30,7 @@ from ..restoration.job import FileRestorer
 from ..restoration.manifest import Manifest
 from .failures import FAILURES, fatal, line_of, terminable
 from .listing import image_files
-from .options import Choice, File, N, PriorPath, RestorationOptions, argument, parse_duration
+from .options import File, N, Option, PriorPath, RestorationOptions, argument, parse_duration
 
 _DEFAULT_PRIOR = "photos64"  # of photographs of any content
 
@@ -63,7 +63,7 @@ class Restore(RestorationOptions):
     # Certificate of lavps calibrate: its settings and number of samples are used, interval images are
     # written, and a p value states whether the measurement fits what was certified.
     certificate: File[Path | None] = None
-    levels: Choice[tuple[float, ...]] = ()  # Levels of the interval images; default those of the certificate.
+    levels: Option[tuple[float, ...]] = ()  # Levels of the interval images; default those of the certificate.
     dry_run: bool = False  # Size, cost and predicted time of each file, without restoring it.
     # Replacement of results that are already there. Without it, files with results of the same settings are
     # skipped, and results of other settings are an error.

@@ -26,7 +26,7 @@ from ..apps.bulk.stores import absolute_place
 from ..extras import require
 from .failures import fatal
 from .listing import absolute
-from .options import Choice, N, RestorationOptions, argument
+from .options import N, Option, RestorationOptions, argument
 
 _SECONDS = 10.0  # interval between progress lines without a terminal
 
@@ -43,7 +43,7 @@ class RestoreBulk(RestorationOptions):
     # Output folder, or URL.
     destination: Annotated[str, tyro.conf.Positional, argument(metavar="DESTINATION")]
     own_noise: bool = False  # Sampler noise drawn per image, from its content; else as in lavps restore.
-    format: Choice[Kind | None] = None  # Format of the output; default that of the source.
+    format: Option[Kind | None] = None  # Format of the output; default that of the source.
     # Column of the images in Parquet; default the first that holds bytes.
     column: Annotated[str, argument(metavar="NAME")] = ""
     batch_size: N[int] = 16  # Images of one size per batch and worker.

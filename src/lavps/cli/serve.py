@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -46,8 +47,9 @@ class Serve:
         """Serve until interrupted."""
         with fatal("serve"):
             serving = self.serving()
-            for prior, warm in serving.models.values():  # before Ray starts, whose errors are long
-                local_copy(prior), local_copy(warm or prior)
+            for path in chain.from_iterable(serving.models.values()):
+                if path is not None:  # before Ray starts, whose errors are long
+                    local_copy(path)
             logging.basicConfig(stream=sys.stderr, format="%(message)s")
             logging.getLogger("lavps.service").setLevel(logging.INFO)
             if self.workers == 0:

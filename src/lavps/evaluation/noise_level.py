@@ -4,7 +4,7 @@ White noise is added to the measurement, so it is estimated from the measurement
 denoising, inpainting (known pixels only), block means, blurs, and operators of your own. Clipped exposure,
 JPEG and Fourier magnitudes change the noise, and so does lossy compression of the file. The noise must be
 given there, except for what undoes the compression of a JPEG file: such a file has no noise but its rounding,
-and a small value that suits any quality is the default.
+and a small value is the default.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .noise_estimate import estimate_noise
 
 _ROUNDING = 2.0 / 255.0 / math.sqrt(12.0)  # noise of rounding to 8 bits, the smallest estimate
 _LOSSY = ("JPEG", "WEBP")
-_OF_JPEG_FILES = 0.01  # misfits of three photographs at quality 10, 50 and 90: 0.2 to 1.7
+_OF_JPEG_FILES = 0.01  # hardly visible; larger than the rounding of pixels to 8 bits
 
 
 class UnknownNoise(ValueError):  # noqa: N818 - public name

@@ -111,10 +111,8 @@ class PassTimes:
 @torch.no_grad()
 def data_step_seconds(prior: Prior, problem: InverseProblem, patience: float) -> float:
     """Return the seconds of a data step of all rows of a problem."""
-    x, level = (
-        problem.like.new_zeros(len(problem), *problem.image_shape),
-        prior.schedule.noise_level(as_time(_LATE)),
-    )
+    x = problem.like.new_zeros(len(problem), *problem.image_shape)
+    level = prior.schedule.noise_level(as_time(_LATE))
     return seconds_of(lambda: data_step(problem, x, Stationary(), level), x.device, patience)
 
 

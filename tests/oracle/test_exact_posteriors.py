@@ -21,6 +21,7 @@ from lavps.evaluation import (
     score,
 )
 from lavps.guidance import Amortized, Gradient, Guidance, Linearized, switch
+from lavps.operators import Identity
 from lavps.operators.registry import NAMES, named_family
 from lavps.samplers import Sampler
 
@@ -298,3 +299,22 @@ def test_the_schedules_for_any_task_are_stable_with_another_prior(name: str, eva
 def test_the_misfit_is_that_of_the_noise_at_every_noise_level(name: str, num_steps: int) -> None:
     levels = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
     assert all(0.75 <= misfit <= 1.3 for misfit in misfits(name, num_steps, levels))
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2, 1.0])
+def test_ddim_is_exact_for_denoising(noise: float) -> None:
+    """The chain starts at the noisy image; a few steps are enough where the noise is low."""
+    problem = lavps.InverseProblem.simulate(PRIOR.sample(8, seed=0), Identity(), noise)
+    exact = lavps.exact_posterior(PRIOR, problem)
+
+    def scored(num_steps: int) -> OracleScore:
+        drawn = lavps.DDIM(PRIOR, num_steps=num_steps).sample(problem, SAMPLES).samples
+        return score(drawn, problem, exact)
+
+    best = score(exact_samples(problem, exact, SAMPLES), problem, exact)
+    many, few = scored(200), scored(8)
+    assert many.sw2 <= best.sw2 + 0.005
+    assert many.std_ratio == pytest.approx(best.std_ratio, abs=0.03)
+    assert few.sw2 <= best.sw2 + 0.1 * noise
+    guided = lavps.WienerPIR(PRIOR, num_steps=25).sample(problem, SAMPLES).samples
+    assert many.sw2 < score(guided, problem, exact).sw2, "else no chain of its own is needed"

@@ -18,7 +18,7 @@ from lavps.operators.registry import family_from
 from lavps.priors import CountingPrior
 from lavps.restoration import Restorer
 from lavps.restoration.pacing import PassTimes, within_budget
-from lavps.restoration.presets import BALANCED, FrontEntry, chosen, front_for
+from lavps.restoration.presets import BALANCED, FrontEntry, Quality, chosen, front_for
 from lavps.samplers import UNBOUND, Settings
 from lavps.samplers.settings import EvaluationCounts
 from support.problems import network_prior, pooling_problem
@@ -255,15 +255,29 @@ def test_the_library_takes_the_presets_of_the_operators_task(
     assert lavps.restore(y, operator, prior, noise=0.1, quality="fast").trace.forwards == spent
 
 
+@pytest.mark.parametrize(("quality", "steps"), [("fast", 8), ("balanced", 25), ("best", 100)])
+def test_denoising_starts_at_the_noisy_image(quality: Quality, steps: int) -> None:
+    folder = Path(__file__).parents[2] / "zoo" / "photos64"
+    expected = Settings(lavps.DDIM(UNBOUND, num_steps=steps))
+    for prior in (None, folder):  # also where there is a few-step model
+        assert chosen(front_for(prior, False, "denoise"), quality).settings == expected
+    assert chosen(front_for(folder, False, "denoise"), evaluations=12).settings.num_steps == 12
+    for amortized, latent in ((True, False), (False, True)):
+        front = front_for(None, amortized, "denoise", latent)
+        assert not any(isinstance(entry.settings.template, lavps.DDIM) for entry in front)
+
+
 @pytest.mark.parametrize("task", ["sr2", "sr8", "jpeg10"])
 def test_photos64_has_presets_where_the_schedule_for_any_task_is_behind(task: str) -> None:
     folder = Path(__file__).parents[2] / "zoo" / "photos64"
     prior = lavps.load_prior(folder)
-    fast = [chosen(front_for(folder, False, name), "fast").settings for name in (task, "denoise", "hdr")]
+    names = (task, "centre-box", "hdr", "denoise")
+    fast = [chosen(front_for(folder, False, name), "fast").settings for name in names]
     kinds = [type(settings.template) for settings in fast]
-    assert kinds == [lavps.WienerPIR if task == "jpeg10" else lavps.FewStep, lavps.FewStep, lavps.TunedPIR]
+    linear = lavps.WienerPIR if task == "jpeg10" else lavps.FewStep
+    assert kinds == [linear, lavps.FewStep, lavps.TunedPIR, lavps.DDIM]
     own, others = (
-        chosen(front_for(folder, False, name), evaluations=8).settings for name in (task, "denoise")
+        chosen(front_for(folder, False, name), evaluations=8).settings for name in (task, "centre-box")
     )
     if task == "jpeg10":
         own = fast[0]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import lavps
+from lavps.cli.old_manifests import settings_from_windows
 from lavps.data_step import Isotropic, Stationary
 from lavps.guidance import Amortized, Gradient, Guidance, Linearized, Switch, switch
 from lavps.samplers import (
@@ -37,7 +38,6 @@ from lavps.samplers import (
     UniformMidpoint,
     WienerPIR,
 )
-from lavps.samplers.legacy import settings_from_windows
 from support.problems import network_prior, pooling_problem
 
 ADAM, WHITENED = lavps.Adam(), lavps.WhitenedGradient()

@@ -20,9 +20,10 @@ from ..devices import resolve_device
 from ..restoration.config import RestorationConfig
 from ..restoration.degraded import OperatorDraw, script_of
 from ..restoration.job import FileRestorer
-from ..restoration.manifest import Manifest, found, stored_settings, versions
+from ..restoration.manifest import Manifest, found, versions
 from ..restoration.spec import MeasurementSpec
 from .failures import fatal
+from .old_manifests import stored_settings
 from .options import Device, File, Folder, Model, PriorPath
 
 

@@ -10,7 +10,6 @@ __all__ = [
     "file_record",
     "found",
     "model_record",
-    "stored_settings",
     "versions",
 ]
 
@@ -26,8 +25,6 @@ from typing import Any
 import torch
 
 from ..checkpoints.hashes import file_hash
-from ..samplers.legacy import settings_from_windows
-from ..samplers.settings import Settings
 
 _FORMAT = 1
 LARGEST_MISFIT = 3.0  # far above the misfit of a fitting model, which few sampler steps at most double
@@ -83,16 +80,6 @@ class Manifest:
             raise ValueError(f"{file} is no JSON file; give the one that lavps restore wrote") from None
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{file} is no manifest of lavps restore ({error!r})") from error
-
-
-def stored_settings(values: Mapping[str, Any], amortized: bool) -> Settings:
-    """Read the settings of a manifest; those written by version 0.1 have another form.
-
-    Args:
-        values: Field ``settings`` of the manifest.
-        amortized: Whether the manifest names an inference model.
-    """
-    return Settings.from_dict(values) if "sampler" in values else settings_from_windows(values, amortized)
 
 
 def versions() -> dict[str, str]:

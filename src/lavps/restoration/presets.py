@@ -26,10 +26,11 @@ best        WienerPIR, K = 100                     K = 100, one whitened gradien
 
 FewStep is for tasks known to be linear and priors with a few-step model
 (:func:`~lavps.amortization.few_step.few_step_folder`), also with a measured front without scores. TunedPIR
-has the schedule for any task (:meth:`lavps.TunedPIR.universal`). All three take one evaluation per step. With
-an inference model, tasks known to be linear use linearized guidance in the second half of the time, without
-gradients: K = 25 and 50 and, as the best, K = 50 with one gradient. Under a latent prior MGDM and LAVPS take
-five gradients per step with Adam: a data step would need many passes through the decoder.
+has the schedule for any task (:meth:`lavps.TunedPIR.universal`). All three take one evaluation per step, as
+does DDIM, which denoises: K = 8, 25 and 100. With an inference model, tasks known to be linear use linearized
+guidance in the second half of the time, without gradients: K = 25 and 50 and, as the best, K = 50 with one
+gradient. Under a latent prior MGDM and LAVPS take five gradients per step with Adam: a data step would need
+many passes through the decoder.
 
 In place of a quality, a number of denoiser evaluations may be given: the few-step model or learned schedule
 of the front if it has one for this number, else the balanced settings with as many steps as fit. Without a
@@ -62,7 +63,7 @@ from ..data_step.universal import universal_evaluations
 from ..guidance import Amortized, Gradient, Guidance, Linearized, switch
 from ..minimizers import WhitenedGradient
 from ..operators.registry import TASKS, block_side
-from ..samplers import MGDM, FewStep, FewStepModel, PosteriorMean, TunedPIR, WienerPIR
+from ..samplers import DDIM, MGDM, FewStep, FewStepModel, PosteriorMean, TunedPIR, WienerPIR
 from ..samplers.settings import UNBOUND, Settings
 
 Quality = Literal["fast", "balanced", "best"]
@@ -137,6 +138,7 @@ _DEFAULTS: dict[bool, tuple[Settings, ...]] = {
         _mgdm(100, switch(Gradient(1, WhitenedGradient()), _model(1), at=0.3)),
     ),
 }
+_DENOISING = tuple(Settings(DDIM(UNBOUND, num_steps=steps)) for steps in (4, 8, 25, 100))
 BALANCED = _DEFAULTS[False][-2]
 _MEAN = Settings(PosteriorMean(UNBOUND))
 _LATENT: dict[bool, tuple[Settings, ...]] = {
@@ -195,14 +197,17 @@ def front_for(
     folder: str | Path | None, amortized: bool, task: str | None, latent: bool = False
 ) -> list[FrontEntry]:
     """Return the front of a model, best last: measured, or the defaults above."""
+    denoising = task == "denoise" and not amortized and not latent
     linear = task in _LINEAR_TASKS or block_side(str(task)) is not None
-    model = few_step_folder(folder) if linear and not amortized else None
+    model = few_step_folder(folder) if linear and not amortized and not denoising else None
     if folder is not None and (measured := read_fronts(folder, task)):
         scored = any(entry.score is not None for entry in measured)
         return measured if model is None or scored else _with_few_step(measured, model)
     described = amortized and folder is not None and (Path(folder) / "config.json").is_file()
     if described and (config := read_config(str(folder))).kind == "few-step":
         return few_step_front(int((config.window or {})["evaluations"]))
+    if denoising:
+        return [FrontEntry.counted(settings) for settings in _DENOISING]
     table = _LATENT if latent else _LINEAR if linear else _DEFAULTS
     front = [FrontEntry.counted(settings) for settings in table[amortized]]
     return front if model is None else _with_few_step(front, model)

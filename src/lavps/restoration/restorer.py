@@ -33,6 +33,7 @@ from ..priors.protocol import folder_of
 from ..problem import InverseProblem
 from ..samplers import FewStep, FewStepModel, Posterior, Sampler, Settings
 from ..samplers.base import Step
+from ..samplers.ddim import denoising_noise
 from ..samplers.entry import check_images
 from ..samplers.state import StateStore
 from ..tiling.partial import PartialEvaluation
@@ -274,12 +275,15 @@ def restore(
         torch.Size([1, 1, 4, 4])
     """
     loaded = load_prior(prior, y.device) if isinstance(prior, str | Path) else prior
-    entry = chosen(_front(loaded, model, task_of(operator)), quality, evaluations)
-    restorer = Restorer(loaded, entry.settings, model)
+    restorer = Restorer(loaded, model=model)
     in_shape = restorer.image_shape
     if isinstance(operator, Operator):
         y, in_shape = with_batch_axis(y, operator, len(in_shape or ())), None
     problem = InverseProblem(y, operator, noise, in_shape)
     if isinstance(problem.noise, GaussianNoise) and not isinstance(problem.operator, RescaledOperator):
         check_range(problem.operator, problem.y, float(torch.as_tensor(problem.noise.std).max()))
-    return restorer.restore(problem, samples, seed=seed)
+    task = task_of(operator)
+    if task == "denoise" and denoising_noise(problem) is None:
+        task = None  # its noise is not white
+    entry = chosen(_front(loaded, model, task), quality, evaluations)
+    return restorer.using(entry).restore(problem, samples, seed=seed)

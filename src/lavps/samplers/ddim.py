@@ -3,14 +3,19 @@ r"""DDIM: the unconditional sampler, and the chain by which guided samplers go f
 .. math:: x_s \sim N(\alpha_s \hat x_0 + \sqrt{\sigma_s^2 - \eta^2 v}\,(x_t - \alpha_t \hat x_0) / \sigma_t,
     \; \eta^2 v), \qquad \hat x_0 = D(x_t, t).
 
-Asymptotically exact for the prior (and for a posterior, given the posterior's own denoiser).
+Asymptotically exact for the prior (and for a posterior, given the posterior's own denoiser). A noisy image
+:math:`y = x + \sigma z` is :math:`x_t / \alpha_t` at the time t of noise level :math:`\sigma`: started there,
+the chain is asymptotically exact for the posterior of x, if :math:`\eta = 1`.
 
-Reference: Song, Meng and Ermon, Denoising Diffusion Implicit Models, 2021.
+References:
+    - Song, Meng and Ermon, Denoising Diffusion Implicit Models, 2021.
+    - Kawar, Vaksman and Elad, Stochastic Image Denoising by Sampling from the Posterior Distribution, 2021
+      (Langevin steps from y to lower noise).
 """
 
 from __future__ import annotations
 
-__all__ = ["DDIM", "DenoisingSampler", "ddim_chain"]
+__all__ = ["DDIM", "DDIMSampler", "DenoisingSampler", "ddim_chain", "denoising_noise"]
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -18,11 +23,23 @@ from dataclasses import KW_ONLY, dataclass
 
 from torch import Tensor
 
+from ..operators import Identity
 from ..priors import Prior
+from ..problem import InverseProblem, Unconditional
 from ..random import Purpose
 from ..schedule import Schedule, time_grid
-from ..transitions import IsotropicGaussian, ddim_step
+from ..transitions import IsotropicGaussian, ddim_step, per_sample
 from .base import Progress, Run, Sampler
+
+
+def denoising_noise(problem: InverseProblem | Unconditional) -> Tensor | None:
+    """Return the noise's standard deviation (B,) if A is the identity and the noise white; else None."""
+    if isinstance(problem, Unconditional) or not isinstance(problem.operator, Identity):
+        return None
+    if not problem.is_linear_gaussian:
+        return None
+    std = problem.noise.precision(problem.y).double().rsqrt()
+    return std.reshape(-1).expand(len(problem)) if std.numel() in (1, len(problem)) else None
 
 
 def ddim_chain(
@@ -65,6 +82,10 @@ class DenoisingSampler(Sampler):
         """Return 0 and the times of the K evaluations, ascending, shape (K + 1,)."""
         return time_grid(self.num_steps, self.grid_power)
 
+    def start(self, run: Run) -> tuple[Tensor, Tensor]:
+        """Return x at the first evaluation, and the grid of times, shape (K + 1,) or (K + 1, B)."""
+        return run.initial(), self.times(run.prior.schedule)
+
     @abstractmethod
     def estimate(self, run: Run, x_t: Tensor, t: Tensor, step: int) -> Tensor:
         """Return the estimate of x_0, E[x_0 | x_t, y] or a draw of it; step counts down to 1, the last."""
@@ -76,9 +97,9 @@ class DenoisingSampler(Sampler):
         """Return the distribution of x_s given x_0 and x_t, s < t."""
 
     def steps(self, run: Run) -> Iterator[Progress]:
-        """K evaluations, from t_K = 1 down to t_1; the last estimate is the sample."""
-        grid = self.times(run.prior.schedule)
-        x = run.state["x_t"] if run.state else run.initial()
+        """K evaluations, from t_K down to t_1; the last estimate is the sample."""
+        x, grid = self.start(run)
+        x = run.state.get("x_t", x)
         for k in range(self.num_steps - run.taken, 0, -1):
             x_0 = self.estimate(run, x, grid[k], k)
             if k > 1:
@@ -88,23 +109,14 @@ class DenoisingSampler(Sampler):
 
 
 @dataclass(frozen=True)
-class DDIM(DenoisingSampler):
-    """Unconditional sampler (Song et al., 2021); exact for the prior in the limit of many steps.
-
-    A measurement, if there is one, is ignored, except that exact values are kept
-    (:meth:`lavps.InverseProblem.project`). With a posterior's denoiser it samples that posterior.
+class DDIMSampler(DenoisingSampler):
+    """DDIM's transition after each estimate; the estimate itself is D(x_t, t) unless a subclass has its own.
 
     Args:
         prior: Denoiser D.
         num_steps: Number K of denoiser evaluations.
         grid_power: Exponent of t_k = (k / K)^power; above 1 the steps are denser towards t = 0.
         eta: Fraction of fresh noise; 1 is ancestral (DDPM), 0 deterministic.
-
-    Example:
-        >>> import torch, lavps
-        >>> prior = lavps.GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
-        >>> lavps.DDIM(prior, num_steps=5).sample(lavps.Unconditional((1, 4, 4), 3)).samples.shape
-        torch.Size([3, 1, 1, 4, 4])
     """
 
     _: KW_ONLY
@@ -119,3 +131,27 @@ class DDIM(DenoisingSampler):
     ) -> IsotropicGaussian:
         """Return DDIM's step."""
         return ddim_step(schedule, x_0, x_t, s, t, self.eta)
+
+
+@dataclass(frozen=True)
+class DDIM(DDIMSampler):
+    """Samples of the prior (Song et al., 2021), or of a noisy image's posterior; exact for many steps.
+
+    For denoising (A is the identity, the noise white) the chain starts at y, and should have eta = 1. Other
+    measurements are ignored, except that exact values are kept (:meth:`lavps.InverseProblem.project`). With a
+    posterior's denoiser it samples that posterior. The fields are those of :class:`DDIMSampler`.
+
+    Example:
+        >>> import torch, lavps
+        >>> prior = lavps.GaussianPrior(torch.zeros(1, 4, 4), torch.eye(16, dtype=torch.float64))
+        >>> lavps.DDIM(prior, num_steps=5).sample(lavps.Unconditional((1, 4, 4), 3)).samples.shape
+        torch.Size([3, 1, 1, 4, 4])
+    """
+
+    def start(self, run: Run) -> tuple[Tensor, Tensor]:
+        """Return y and times up to that of its noise for denoising; else noise and times up to 1."""
+        if (std := denoising_noise(run.problem)) is None:
+            return super().start(run)
+        schedule, y = run.prior.schedule, run.measured.y
+        t = schedule.time(std)
+        return per_sample(schedule.alpha(t), y) * y, self.times(schedule)[:, None] * t

@@ -37,11 +37,11 @@ from ..operators.linalg import rounding, spectral_product
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run
-from .ddim import DDIM
+from .ddim import DDIMSampler
 
 
 @dataclass(frozen=True)
-class DDNM(DDIM):
+class DDNM(DDIMSampler):
     r"""Null-space restoration with noise (DDNM+, Wang et al., 2023); biased: x_0 given x_t has no variance.
 
     For linear operators and Gaussian noise. DDRM (Kawar et al., 2022) is the same diagonal scheme with other

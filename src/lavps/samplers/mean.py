@@ -30,13 +30,13 @@ import torch
 from torch import Tensor
 
 from ..data_step import Covariance, Stationary, data_step, newton_step
-from ..operators import Identity
 from ..operators.linalg import inner
 from ..priors import Prior
 from ..problem import InverseProblem
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run, Sampler
+from .ddim import denoising_noise
 
 _FLAT = torch.tensor(float("inf"), dtype=torch.float64)  # noise level at which C is S
 _LEVELS = (1e-3, 80.0)
@@ -86,7 +86,7 @@ class PosteriorMean(Sampler):
     def steps(self, run: Run) -> Iterator[Progress]:
         """The four steps of this module."""
         problem, schedule = run.measured, run.prior.schedule
-        if (std := _denoising(problem)) is not None:  # x~ is y
+        if (std := denoising_noise(problem)) is not None:  # x~ is y
             t = schedule.time(std)
             yield Progress(t, run.prior.denoise(per_sample(schedule.alpha(t), problem.y) * problem.y, t))
             return
@@ -127,11 +127,3 @@ class PosteriorMean(Sampler):
             below = inner(probe, self.covariance.product(middle.exp(), probe)(probe)) < variance
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (0.5 * (low + high)).exp()
-
-
-def _denoising(problem: InverseProblem) -> Tensor | None:
-    """Return the standard deviation (B,) of the noise if A is the identity and pixels have one; else None."""
-    if not isinstance(problem.operator, Identity) or not problem.is_linear_gaussian:
-        return None
-    std = problem.noise.precision(problem.y).double().rsqrt()
-    return std.reshape(-1).expand(len(problem)) if std.numel() in (1, len(problem)) else None

@@ -38,11 +38,11 @@ from ..operators.linalg import LinearMap, conjugate_gradient
 from ..random import Purpose
 from ..transitions import per_sample
 from .base import Progress, Run
-from .ddim import DDIM
+from .ddim import DDIMSampler
 
 
 @dataclass(frozen=True)
-class MMPS(DDIM):
+class MMPS(DDIMSampler):
     """Moment-matching posterior sampling (Rozet et al., 2024); biased: x_0 given x_t is taken as Gaussian.
 
     Args:

@@ -25,7 +25,7 @@ from ..priors import Prior
 from ..problem import InverseProblem, Unconditional
 from ..schedule import Schedule
 from .base import Progress, Run, Sampler
-from .ddim import DDIM
+from .ddim import DDIMSampler
 
 
 class PosteriorDenoiser(Protocol):
@@ -95,5 +95,5 @@ class Supervised(Sampler):
 
     def steps(self, run: Run) -> Iterator[Progress]:
         """DDIM's."""
-        ddim = DDIM(run.prior, num_steps=self.num_steps, grid_power=self.grid_power, eta=self.eta)
+        ddim = DDIMSampler(run.prior, num_steps=self.num_steps, grid_power=self.grid_power, eta=self.eta)
         return ddim.steps(run)

@@ -1,8 +1,8 @@
-"""Settings as version 0.1 stored them: flat, with windows t <= 1 - r instead of switches."""
+"""Settings of manifests. Version 0.1 stored them flat, with windows t <= 1 - r instead of switches."""
 
 from __future__ import annotations
 
-__all__ = ["settings_from_windows"]
+__all__ = ["settings_from_windows", "stored_settings"]
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,10 +11,19 @@ from typing import Any
 
 from ..guidance import Amortized, Gradient, Guidance, Linearized, MidpointModel, switch
 from ..minimizers import Adam, Minimizer, WhitenedGradient
-from .gibbs import MGDM
-from .settings import UNBOUND, Settings
+from ..samplers import MGDM, UNBOUND, Settings
 
 _EARLY_VARIANCE = 0.01  # data variance of the linearized steps that stood in for a model
+
+
+def stored_settings(values: Mapping[str, Any], amortized: bool) -> Settings:
+    """Read the settings of a manifest.
+
+    Args:
+        values: Field ``settings`` of the manifest.
+        amortized: Whether the manifest names an inference model.
+    """
+    return Settings.from_dict(values) if "sampler" in values else settings_from_windows(values, amortized)
 
 
 def settings_from_windows(values: Mapping[str, Any], amortized: bool) -> Settings:

@@ -228,7 +228,7 @@ def test_every_option_is_explained(model: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"task": "sr5x"}, "unknown task 'sr5x': Known are sr2"),
+        ({"task": "sr5x"}, "unknown task 'sr5x': known are sr2"),
         ({"task": "sr4", "conditioning": "invfusion"}, "invfusion needs an HDiT"),
         ({"task": "sr4", "window": 1.5}, "--window must be above 0 and at most 1"),
         ({"task": "sr4", "window": 0.005}, "is never reached: the grid has no step with t <= 0.005"),

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from lavps.cli import main
+from lavps.priors.precision import Precision
 from lavps.restoration import MeasurementSpec
 from lavps.restoration.doubts import doubts
 from support.restoring import picture, save, write_prior
@@ -86,3 +87,26 @@ def test_doubts_are_printed_before_sampling(tmp_path: Path, capsys: pytest.Captu
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{file}: PNG image, sr2")
     assert second.startswith("  warning: sr2 enlarges the file to 80x80 pixels.")
+
+
+@pytest.mark.parametrize("capable", [True, False])
+@pytest.mark.parametrize(
+    ("precision", "device", "doubted"),
+    [("bf16", "cpu", True), ("fp32", "cpu", False), ("bf16", "cuda", False)],
+)
+def test_half_precision_without_instructions_for_it_is_named(
+    tmp_path: Path,
+    capable: bool,
+    precision: Precision,
+    device: str,
+    doubted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: capable)
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
+    file = save(tmp_path / "photo.png", picture(8, 8))
+    measured = MeasurementSpec("denoise", noise=0.05).read(file, SHAPE)
+    found = doubts(file, measured, SHAPE, precision, device)
+    assert len(found) == (doubted and not capable)
+    assert all("--precision bf16 is slower than fp32 on this processor" in text for text in found)

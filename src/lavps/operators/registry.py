@@ -150,9 +150,9 @@ def named_family(name: str, image_shape: Shape) -> OperatorFamily:
         raise ValueError(f"unknown task {name!r}: srN averages blocks of N x N pixels, N an integer: sr4")
     known = (*NAMES, *WITH_FILES)
     closest = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {closest[0]!r}? " if closest else ""
+    meant = f"did you mean {closest[0]!r}? Known" if closest else "known"
     raise ValueError(
-        f"unknown task {name!r}: {meant}Known are {', '.join(known)}, srN and jpegQ with other numbers; "
+        f"unknown task {name!r}: {meant} are {', '.join(known)}, srN and jpegQ with other numbers; "
         "a user-defined one is path/to/file.py:attribute"
     )
 

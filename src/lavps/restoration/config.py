@@ -22,7 +22,7 @@ class RestorationConfig:
     Attributes:
         prior: Model folder, checkpoint of another library, or Hub id.
         model: Folder or Hub id of an inference model or few-step model. Default: none, but the few-step
-            model beside the prior for ``fast`` and linear tasks.
+            model beside the prior for ``fast`` and linear tasks except denoising.
         measuring: Measurement of the files.
         samples: Number of samples per file.
         seed: Seed of the sampler's noise.

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 __all__ = ["doubts"]
 
+import platform
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ..operators import Mask
 from ..operators.registry import block_side
+from ..priors.precision import Precision
 from .spec import MeasuredFile
 
 _LARGE = 4  # times the side of the prior's images: an image this large has seldom been reduced
@@ -20,15 +23,24 @@ _KNOWN = 0.5  # share of known pixels below which a mask can be inverted
 _FLAT = 0.02  # standard deviation below which a damaged area is of one colour
 
 
-def doubts(file: Path, measured: MeasuredFile, image_shape: tuple[int, ...] | None) -> list[str]:
+def doubts(
+    file: Path,
+    measured: MeasuredFile,
+    image_shape: tuple[int, ...] | None,
+    precision: Precision = "fp32",
+    device: str = "cpu",
+) -> list[str]:
     """Return the probable mistakes of a request.
 
     Args:
         file: Measurement.
         measured: Inverse problem of the file.
         image_shape: Shape (C, H, W) of the prior's images.
+        precision: Precision of the prior's network.
+        device: Device of the computation.
     """
     found = [_in_grey_levels(measured), _inverted(measured), _enlarged(file, measured, image_shape)]
+    found.append(_emulated(precision, device))
     return [text for text in found if text is not None]
 
 
@@ -81,3 +93,17 @@ def _enlarged(file: Path, measured: MeasuredFile, image_shape: tuple[int, ...] |
         f"clean it with lavps restore {file} --task denoise; to try {spec.task} on it, reduce it first: "
         f"lavps degrade {file} --task {spec.task} --output measured"
     )
+
+
+def _emulated(precision: Precision, device: str) -> str | None:
+    """Report half precision on a processor without instructions for it."""
+    if precision == "fp32" or torch.device(device).type != "cpu" or _has_half_precision():
+        return None
+    return f"--precision {precision} is slower than fp32 on this processor, which lacks AMX: leave it out"
+
+
+def _has_half_precision() -> bool:
+    """Return whether the processor multiplies in bfloat16, as far as is known."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    return torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()

@@ -203,7 +203,7 @@ class FileRestorer:
         self, file: Path, measured: MeasuredFile, restorer: Restorer, how: Mapping[str, object]
     ) -> RunForecast:
         job, shape = self.job, measured.problem.image_shape
-        found = tuple(doubts(file, measured, restorer.image_shape))
+        found = tuple(doubts(file, measured, restorer.image_shape, job.precision, job.device))
         if isinstance(restorer.prior, LatentPrior):  # the decoder's share is unknown
             return replace(forecast(restorer, measured, job.samples, None), doubts=found)
         if shape not in self._evaluation_seconds:

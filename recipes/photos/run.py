@@ -34,6 +34,9 @@ from lavps.operators import Identity, Mask, Operator
 from lavps.operators.registry import family_from
 from lavps.pages.panels import Panel, comparison, picture_panel
 from lavps.priors.precision import Precision
+from lavps.restoration import Restorer
+from lavps.restoration.presets import FrontEntry, few_step_front
+from lavps.samplers import UNBOUND, Settings
 from lavps.tiling import TiledPrior
 from lavps.tiling.windows import seam_ratio
 
@@ -53,6 +56,17 @@ TASKS = {
     "jpeg10": ("JPEG at quality 10", 0.02),
 }
 MEAN = "one evaluation"
+# Samplers that denoise, with their defaults.
+SAMPLERS = (
+    *(Settings(lavps.DDIM(UNBOUND, num_steps=steps)) for steps in (4, 8, 25)),
+    few_step_front(4)[0].settings,
+    *(
+        Settings(sampler(UNBOUND, num_steps=steps))
+        for sampler in (lavps.DiffPIR, lavps.WienerPIR)
+        for steps in (8, 25)
+    ),
+    Settings(lavps.TunedPIR.universal(UNBOUND, 8)),
+)
 WINDOWS = (64, 32)  # side and overlap
 
 
@@ -76,6 +90,8 @@ class Config:
     """Height and width of the crops."""
     sampled: int = 10
     """Number of these crops that are also restored by samples."""
+    compared: int = 6
+    """Number of these crops that several samplers denoise."""
     evaluations: int = 25
     """Denoiser evaluations per sample."""
     samples: int = 2
@@ -104,6 +120,11 @@ class Config:
         """The prior that samples are drawn with."""
         prior = lavps.load_prior(self.prior, precision=self.precision, compiled=self.compiled)
         return TiledPrior(prior, *WINDOWS)
+
+    @cached_property
+    def restorer(self) -> Restorer:
+        """The prior with its few-step model, for images of any size."""
+        return Restorer(lavps.load_prior(self.prior, precision=self.precision, compiled=self.compiled))
 
     def crop(self, item: int) -> Tensor:
         """Return the centre of a photograph; the items are spread over all of them."""
@@ -183,6 +204,20 @@ def sampled(config: Config, task: str, item: int, lpips: LPIPS) -> dict[str, Any
         | {"psnr_samples": round(float(psnr(posterior.mean, truth)), 4)}
         | single_scores(posterior.samples[0, 0].clamp(-1, 1), truth, lpips)
     )
+
+
+def compared(config: Config, item: int, lpips: LPIPS) -> list[dict[str, Any]]:
+    """Return the scores of one sample of each sampler, for the denoising of a crop."""
+    problem, truth = config.measured("denoise", item)
+    rows = []
+    for settings in SAMPLERS:
+        x = config.restorer.using(FrontEntry.counted(settings)).restore(problem, seed=item).mean
+        scores = {"psnr": psnr(x, truth), "lpips": lpips(x.clamp(-1, 1), truth)}
+        rows.append(
+            {"item": item, "sampler": settings.template.name, "evaluations": settings.num_steps}
+            | {name: round(float(score), 4) for name, score in scores.items()}
+        )
+    return rows
 
 
 def squared_error_of_mean(errors: Tensor) -> float:
@@ -355,6 +390,20 @@ def sample_table(stored: dict[str, Any]) -> str:
     )
 
 
+def sampler_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return one line per sampler, the lowest LPIPS first."""
+    kinds = dict.fromkeys((row["sampler"], row["evaluations"]) for row in rows)
+    lines = []
+    for kind in kinds:
+        own = [row for row in rows if (row["sampler"], row["evaluations"]) == kind]
+        lines.append((*kind, *(fmean(row[score] for row in own) for score in ("lpips", "psnr"))))
+    lines.sort(key=lambda line: line[2])
+    return markdown_table(
+        ["sampler", "evaluations", "LPIPS, a sample", "PSNR, a sample"],
+        [[name, str(count), f"{distance:.3f}", f"{quality:.2f}"] for name, count, distance, quality in lines],
+    )
+
+
 def draw_scores(stored: dict[str, Any], file: Path) -> None:
     """Draw PSNR and LPIPS of samples and of the best classical method on the same crops, one line per task."""
     figure = matplotlib_figure(9.6, 2.9)
@@ -400,6 +449,11 @@ def measure(config: Config, stored: dict[str, Any]) -> None:
     for item, task in missing("sampled", config.sampled):
         stored["sampled"].append(sampled(config, task, item, lpips))
         write_json(config.pages, "photos", stored, indent=None)
+    finished = {row["item"] for row in stored["samplers"]}
+    items = [number * config.count // config.compared for number in range(config.compared)]
+    for item in tqdm([item for item in items if item not in finished], desc="samplers"):
+        stored["samplers"] += compared(config, item, lpips)
+        write_json(config.pages, "photos", stored, indent=None)
 
 
 def main(config: Config) -> None:
@@ -408,7 +462,7 @@ def main(config: Config) -> None:
     config.pages.mkdir(parents=True, exist_ok=True)
     new: dict[str, Any] = {"prior": read_config(config.prior).weights_hash}
     sampling = {name: getattr(config, name) for name in ("precision", "evaluations", "samples")}
-    new |= {"side": config.side, **sampling, "denoising": [], "tasks": [], "sampled": []}
+    new |= {"side": config.side, **sampling, "denoising": [], "tasks": [], "sampled": [], "samplers": []}
     begun = (config.pages / "photos.json").exists()
     stored = read(config.pages, "photos") if begun else new
     if not config.page_only:
@@ -425,12 +479,14 @@ def main(config: Config) -> None:
         "denoising": denoising_table(stored["denoising"]),
         "means": mean_table(stored["tasks"]),
         "sampled": sample_table(stored),
+        "samplers": sampler_table(stored["samplers"]),
         "answer": answer(stored),
     }
     images = len({row["image"] for row in stored["denoising"]})
     count, sampled = (len({row["item"] for row in stored[part]}) for part in ("tasks", "sampled"))
     numbers = {name: stored[name] for name in ("side", "evaluations", "samples")}
     numbers |= {"images": images, "count": count, "crops": sampled}
+    numbers["compared"] = len({row["item"] for row in stored["samplers"]})
     numbers["precision"] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[stored["precision"]]
     write_page(config.pages, "photos", **tables, figures=figures, **numbers)
 

@@ -187,7 +187,7 @@ def main(config: Config) -> None:
         STUDY,
         table=markdown_table(["images of", "number", "KID x 1000", "FID"], table),
         answer=answer,
-        **{key: str(found[key]) for key in ("unseen", "num_steps")},
+        **{key: str(found[key]) for key in ("samples", "unseen", "num_steps")},
     )
 
 

@@ -175,3 +175,8 @@ def test_the_page_has_two_tabs(demonstration: Demonstration, tmp_path: Path) -> 
     page = str(build_page(demonstration, [example]).get_config_file())
     for words in ("I have a degraded image", "Show me", "Restore", "Stop", "Download everything"):
         assert words in page
+
+
+def test_blocks_of_jpeg_need_no_noise_in_a_file_of_another_format(tmp_path: Path) -> None:
+    file = save(tmp_path / "photo.png", picture(16, 16))
+    assert Damage("jpeg").spec(tmp_path).read(file, SHAPE).measuring.noise == 0.02

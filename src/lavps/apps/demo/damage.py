@@ -17,7 +17,7 @@ from ...operators.blur import gaussian_kernel
 from ...restoration.spec import MeasurementSpec
 
 KINDS = ("noise", "small", "missing", "blur", "jpeg")
-_LITTLE = 0.02  # standard deviation of a noise that is hardly visible
+_LITTLE = 0.02  # standard deviation of a noise that is hardly visible; JPEG compression is treated like it, in a file of any format
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Damage:
         amount: Factor of the reduction, standard deviation of the blur in pixels, or quality of the JPEG file
             (for simulation only).
         noise: Standard deviation of the noise, on the scale on which black is -1 and white is +1; None for an
-            estimate, or the default of JPEG files.
+            estimate.
         mask: Missing pixels, shape (H, W).
     """
 
@@ -71,7 +71,8 @@ class Damage:
             np.save(folder / "kernel.npy", gaussian_kernel(self.amount).squeeze().numpy(), allow_pickle=False)
             return MeasurementSpec(kernel=folder / "kernel.npy", noise=self.noise)
         task = {"noise": "denoise", "small": f"sr{int(self.amount)}", "jpeg": "jpeg"}[self.kind]
-        return MeasurementSpec(task, self.noise)
+        noise = _LITTLE if self.noise is None and self.kind == "jpeg" else self.noise
+        return MeasurementSpec(task, noise)
 
     def operator(self) -> Operator:
         """Return the operator of the simulation; JPEG compression is left to the file."""

@@ -17,7 +17,7 @@ from ...operators.blur import gaussian_kernel
 from ...restoration.spec import MeasurementSpec
 
 KINDS = ("noise", "small", "missing", "blur", "jpeg")
-_LITTLE = 0.02  # standard deviation of a noise that is hardly visible; JPEG compression is treated like it, in a file of any format
+_LITTLE = 0.02  # standard deviation of hardly visible noise; JPEG compression is treated like it
 
 
 @dataclass(frozen=True, eq=False)

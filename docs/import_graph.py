@@ -27,6 +27,7 @@ READING_ORDER = [
     "operators",
     "checkpoints",
     "problem",
+    "entry",
     "data_step",
     "variational",
     "minimizers",

@@ -19,7 +19,7 @@ MODULES = [
 ]
 WITH_EXAMPLE = [
     *(lavps.MGDM, lavps.LAVPS, lavps.MGPS, lavps.DPS, lavps.MMPS, lavps.DDIM, lavps.Settings, lavps.restore),
-    *(lavps.DiffPIR, lavps.WienerPIR, lavps.TunedPIR, lavps.PiGDM, lavps.DDNM, lavps.DAPS),
+    *(lavps.DiffPIR, lavps.WienerPIR, lavps.FusedPIR, lavps.TunedPIR, lavps.PiGDM, lavps.DDNM, lavps.DAPS),
     *(lavps.InverseProblem, lavps.GaussianNoise, lavps.PoissonNoise, lavps.exact_posterior, lavps.Flow),
     *(lavps.GaussianPrior, lavps.GaussianMixturePrior, lavps.NetworkPrior, lavps.EDMPrior, lavps.VPLinear),
     *(lavps.RescaledPrior, lavps.Rescheduled),
@@ -51,6 +51,7 @@ def test_the_most_used_names_have_an_example(public: object) -> None:
         "Supervised",
         "DiffPIR",
         "WienerPIR",
+        "FusedPIR",
         "TunedPIR",
         "PiGDM",
         "DDNM",

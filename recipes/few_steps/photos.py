@@ -14,7 +14,7 @@ import tyro
 
 from lavps.benchmark import Benchmark
 from lavps.restoration.presets import read_fronts
-from lavps.samplers import UNBOUND, DiffPIR, Settings, TunedPIR, WienerPIR
+from lavps.samplers import UNBOUND, DiffPIR, FusedPIR, Settings, TunedPIR, WienerPIR
 from lavps.training.crops import RandomCrops
 
 from ..common.pages import write_json
@@ -46,17 +46,19 @@ class Config(run.Config):
         return RandomCrops.open(file, (shape[1], shape[2]), shape[0], cache=self.work / self.study)
 
     def methods(self, benchmark: Benchmark, task: str) -> list[Method]:
-        """Return the methods of a task, with the schedule of the prior's presets if it has one."""
+        """Return the methods of a task, with the schedule of the prior's presets if it has one of its own."""
         presets = [
             (PRESET, round(entry.forwards), entry.settings)
             for entry in read_fronts(self.prior, task)
-            if isinstance(entry.settings.template, TunedPIR) and entry.forwards in self.evaluations
+            if isinstance(entry.settings.template, TunedPIR)
+            and entry.forwards in self.evaluations
+            and entry.settings != Settings(TunedPIR.universal(UNBOUND, round(entry.forwards)))
         ]
         return super().methods(benchmark, task) + presets
 
     def learned_methods(self) -> list[Method]:
         """Return the learned schedules, and the defaults of samplers that are otherwise tuned."""
-        names = {DIFFPIR: DiffPIR, WIENER: WienerPIR}
+        names = {DIFFPIR: DiffPIR, WIENER: WienerPIR, "FusedPIR": FusedPIR}
         defaults = [
             (f"{name} (defaults)", count, Settings(sampler(UNBOUND, num_steps=count)))
             for name, sampler in names.items()

@@ -1,4 +1,4 @@
-"""Presets of photos64: a schedule for super-resolution, learned on crops of photographs.
+"""Presets of photos64: FusedPIR for sharp measurements, and a schedule for super-resolution, learned on crops.
 
     python -m recipes.zoo.presets --data DATA --lpips FILE
 
@@ -19,7 +19,7 @@ from lavps.data_step import Stationary
 from lavps.evaluation import LPIPS
 from lavps.operators.registry import named_family
 from lavps.restoration.presets import FRONTS, FrontEntry
-from lavps.samplers import UNBOUND, Sampler, Settings, TunedPIR, WienerPIR
+from lavps.samplers import UNBOUND, FusedPIR, Sampler, Settings, TunedPIR, WienerPIR
 from lavps.training.crops import RandomCrops
 from lavps.training.data import image_of
 from lavps.training.tuning import TuningConfig, tune
@@ -55,8 +55,12 @@ class Config:
     def run(self) -> None:
         """Learn the schedule and write the presets, the last three for fast, balanced and best."""
         longer: list[Sampler] = [WienerPIR(UNBOUND, num_steps=steps) for steps in (25, 100)]
+        fused: list[Sampler] = [FusedPIR(UNBOUND, num_steps=steps) for steps in (25, 100)]
+        short, learned = TunedPIR.universal(UNBOUND, 4), self.learned()
         fronts: dict[str, list[Sampler]] = {
-            "sr4": [TunedPIR.universal(UNBOUND, 4), self.learned(), *longer],
+            "sr2": [short, learned, *fused],
+            "sr4": [short, learned, *longer],
+            "motion-blur": [short, TunedPIR.universal(UNBOUND, EVALUATIONS), *fused],
             "jpeg": [WienerPIR(UNBOUND, num_steps=EVALUATIONS), *longer],
         }
         entries = [

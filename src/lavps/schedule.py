@@ -59,8 +59,10 @@ def time_grid(num_steps: int, power: float = 1.0) -> Tensor:
     return (torch.arange(num_steps + 1, dtype=torch.float64) / num_steps) ** power
 
 
-def evaluation_times(schedule: Schedule, num_steps: int, power: float, last: float | None) -> Tensor:
-    r"""Return 0 and the times of K = ``num_steps`` denoiser evaluations, ascending, shape (K + 1,).
+def evaluation_times(
+    schedule: Schedule, num_steps: int, power: float, last: float | Tensor | None, first: Tensor | None = None
+) -> Tensor:
+    r"""Return 0 and the times of K = ``num_steps`` denoiser evaluations, ascending: (K + 1,) or (K + 1, B).
 
     Noise levels are :math:`\tau / (1 - \tau)` on a grid of :math:`\tau` up to 1, the same for every schedule
     (:class:`Flow` has :math:`t = \tau`).
@@ -69,16 +71,17 @@ def evaluation_times(schedule: Schedule, num_steps: int, power: float, last: flo
         schedule: Noise schedule.
         num_steps: Number K of evaluations.
         power: Exponent of the grid; above 1 it is denser at low noise.
-        last: Lowest :math:`\tau`, that of the last evaluation; None for (1 / K)^power.
+        last: Lowest :math:`\tau`, that of the last evaluation, shape () or (B,); None for (1 / K)^power.
+        first: Highest :math:`\tau`, shape () or (B,); None for 1.
     """
-    start = 1.0 / num_steps if last is None else last ** (1.0 / power)
-    tau = (
-        torch.linspace(start, 1.0, num_steps, dtype=torch.float64) ** power
-        if num_steps > 1
-        else torch.ones(1)
-    )
+    first = torch.ones((), dtype=torch.float64) if first is None else first
+    if last is None:
+        last = (1.0 / num_steps) ** power
+    low, high = torch.as_tensor(last, dtype=torch.float64) ** (1.0 / power), first ** (1.0 / power)
+    share = torch.linspace(0.0, 1.0, num_steps, dtype=torch.float64) if num_steps > 1 else torch.ones(1)
+    tau = (low + (high - low) * share.reshape(-1, *[1] * first.ndim)) ** power
     times = schedule.time(tau / (1.0 - tau))
-    return torch.cat([torch.zeros(1, dtype=torch.float64), times.double()])
+    return torch.cat([torch.zeros_like(times[:1], dtype=torch.float64), times.double()])
 
 
 class Schedule(ABC):

@@ -115,6 +115,8 @@ SAMPLERS: dict[str, Callable[[lavps.Prior], Sampler]] = {
         p, num_steps=K, covariance=Isotropic(7.0), zeta=1.0, grid_power=1.5, last_time=0.02
     ),
     "WienerPIR": lambda p: lavps.WienerPIR(p, num_steps=K),
+    "FusedPIR": lambda p: lavps.FusedPIR(p, num_steps=K),
+    "FusedPIR-full": lambda p: lavps.FusedPIR(p, num_steps=K, draw="full", zeta=1.0, relaxation=1.2),
     "TunedPIR": lambda p, steps=K: lavps.TunedPIR.like(lavps.WienerPIR(p, num_steps=steps)),
     "TunedPIR-trends": lambda p, steps=K: with_trends(lavps.WienerPIR(p, num_steps=steps)),
     "FewStep": lambda p: lavps.FewStep(p, lavps.FewStepModel(p, limits=(1.0,) * 4)),

@@ -26,7 +26,15 @@ References:
 
 from __future__ import annotations
 
-__all__ = ["LARGEST_LEVEL", "Covariance", "Isotropic", "Stationary", "data_step", "newton_step"]
+__all__ = [
+    "LARGEST_LEVEL",
+    "Covariance",
+    "Isotropic",
+    "Stationary",
+    "data_step",
+    "newton_step",
+    "shows_all_alike",
+]
 
 from collections.abc import Callable
 
@@ -41,7 +49,7 @@ from .convolutions import convolution_step
 from .covariances import LARGEST_LEVEL, Covariance, Isotropic, Stationary
 
 _OF_A_DRAW, _OF_THE_MODE = 3e-4, 1e-5  # errors of data steps, in standard deviations
-_EVEN = 1.05  # mean square of A^T W A 1 over its squared mean, up to which A observes all pixels alike
+_EVEN = 1.05  # mean square of A^T W A 1 over its squared mean, up to which A shows all pixels alike
 
 
 def data_step(
@@ -126,15 +134,20 @@ def newton_step(
     if not covariance.correlated:
         product = covariance.product(noise_level, score)
         return weighted_conjugate_gradient(system, product, score, solver_steps, atol=atol)
-    response = hessian(torch.ones_like(score)).flatten(1)
-    mean = response.mean(1).clamp(min=0.0)
-    even = response.square().mean(1) < _EVEN * mean.square()
+    response = hessian(torch.ones_like(score))
+    mean, even = response.flatten(1).mean(1).clamp(min=0.0), shows_all_alike(response)
     known = (as_time(noise_level) < LARGEST_LEVEL).to(mean.device)
     shift = torch.where(even | known, mean, 0.0)
     product = covariance.shifted(noise_level, score, shift)
     return weighted_conjugate_gradient(
         system, product, score, solver_steps, atol=atol, shift=per_sample(shift, score)
     )
+
+
+def shows_all_alike(response: Tensor) -> Tensor:
+    """Return for each row of A^T W A 1 whether A shows all pixels about equally well, (B,)."""
+    mean = response.flatten(1).mean(1).clamp(min=0.0)
+    return response.flatten(1).square().mean(1) < _EVEN * mean.square()
 
 
 def _step_size(

@@ -22,6 +22,7 @@ from ..amortization.few_step import few_step_of, load_model
 from ..amortization.loading import prior_hash
 from ..checkpoints import load_prior
 from ..checkpoints.hashes import weights_hash
+from ..entry import check_images
 from ..noise import GaussianNoise, NoiseModel
 from ..operators import DecodedOperator, Operator, RescaledOperator
 from ..operators.convert import with_batch_axis
@@ -34,7 +35,6 @@ from ..problem import InverseProblem
 from ..samplers import FewStep, FewStepModel, Posterior, Sampler, Settings
 from ..samplers.base import Step
 from ..samplers.ddim import denoising_noise
-from ..samplers.entry import check_images
 from ..samplers.state import StateStore
 from ..tiling.partial import PartialEvaluation
 from ..tiling.tiled import TiledPrior, tiled_model

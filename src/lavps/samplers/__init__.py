@@ -9,6 +9,7 @@ from .ddnm import DDNM
 from .diffpir import DiffPIR, WienerPIR
 from .dps import DPS
 from .few_step import FewStep, FewStepModel
+from .fused import FusedPIR
 from .gibbs import LAVPS, MGDM
 from .mean import PosteriorMean
 from .mgps import MGPS
@@ -34,6 +35,7 @@ __all__ = [
     "FewStep",
     "FewStepModel",
     "FractionMidpoint",
+    "FusedPIR",
     "MixedMidpoint",
     "NonFiniteError",
     "OutOfDistributionWarning",

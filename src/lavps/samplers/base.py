@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ..entry import check_images, precision_error
 from ..guidance import GuidedStep
 from ..priors import CountingPrior, Prior
 from ..problem import InverseProblem, Unconditional
 from ..random import NoiseStreams, Purpose
 from ..variational import Context, Objective
 from .collect import Collector, Progress, StepRecord
-from .entry import check_images, precision_error
 from .posterior import OutOfDistributionWarning, Posterior
 from .state import SamplerState, StateStore
 

@@ -80,7 +80,10 @@ class DataStepSampler(DenoisingSampler):
     def estimate(self, run: Run, x_t: Tensor, t: Tensor, step: int) -> Tensor:
         """Return the data step from D(x_t, t)."""
         x_0 = self.denoised(run, x_t, t, step)
-        moved = self.moved(run, x_0, t, step)
+        return self.relaxed(run, x_0, self.moved(run, x_0, t, step), t)
+
+    def relaxed(self, run: Run, x_0: Tensor, moved: Tensor, t: Tensor) -> Tensor:
+        """Return the point from x_0 to the data step and beyond."""
         if self.relaxation == 1.0:
             return moved
         alpha, sigma = run.prior.schedule.coefficients(t)

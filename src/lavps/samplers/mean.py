@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ..data_step import Covariance, Stationary, data_step, newton_step
-from ..operators.linalg import inner
+from ..data_step.levels import FLAT, equivalent_level
 from ..priors import Prior
 from ..problem import InverseProblem
 from ..random import Purpose
@@ -38,9 +38,6 @@ from ..transitions import per_sample
 from .base import Progress, Run, Sampler
 from .ddim import denoising_noise
 
-_FLAT = torch.tensor(float("inf"), dtype=torch.float64)  # noise level at which C is S
-_LEVELS = (1e-3, 80.0)
-_BISECTIONS = 40
 _TOLERANCE = 1e-3  # error of a data step, in standard deviations
 _HIGH = 0.35  # noise level above which x~ does not resemble a noisy image
 
@@ -91,8 +88,9 @@ class PosteriorMean(Sampler):
             yield Progress(t, run.prior.denoise(per_sample(schedule.alpha(t), problem.y) * problem.y, t))
             return
         blank = problem.like.new_zeros(len(problem), *problem.image_shape)
-        wiener = data_step(problem, blank, self.covariance, _FLAT, solver_steps=self.solver_steps)
-        t = schedule.time(self._level(problem, wiener, run.normal(Purpose.PROBE)))
+        wiener = data_step(problem, blank, self.covariance, FLAT, solver_steps=self.solver_steps)
+        probe = run.normal(Purpose.PROBE)
+        t = schedule.time(equivalent_level(problem, wiener, self.covariance, probe, self.solver_steps))
         level = schedule.noise_level(t)
         precision = per_sample(level**-2, wiener)
         sharpened = self.covariance.product(level, wiener, -1.0)(wiener) / precision
@@ -117,13 +115,3 @@ class PosteriorMean(Sampler):
         """Return C q with (1 + A^T W A C) q = score."""
         hessian = problem.gauss_newton_product(x)
         return newton_step(hessian, score, self.covariance, level, self.solver_steps, _TOLERANCE)[0]
-
-    def _level(self, problem: InverseProblem, wiener: Tensor, probe: Tensor) -> Tensor:
-        """Return the noise level (B,) with tr C = tr Sigma, both estimated with a probe, by bisection."""
-        variance = inner(probe, self._solution(problem, wiener, _FLAT, probe))
-        low, high = (torch.full_like(variance, level, dtype=torch.float64).log() for level in _LEVELS)
-        for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            below = inner(probe, self.covariance.product(middle.exp(), probe)(probe)) < variance
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (0.5 * (low + high)).exp()

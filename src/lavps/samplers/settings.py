@@ -44,6 +44,7 @@ from .ddnm import DDNM
 from .diffpir import DataStepSampler, DiffPIR, WienerPIR
 from .dps import DPS
 from .few_step import FewStep
+from .fused import FusedPIR
 from .gibbs import MGDM
 from .mean import PosteriorMean
 from .mgps import MGPS
@@ -55,7 +56,7 @@ from .tuned import TunedPIR
 _SAMPLERS: dict[str, type[Sampler]] = {
     cls.__name__: cls
     for cls in (
-        MGDM, MGPS, WienerPIR, TunedPIR, FewStep, PosteriorMean,
+        MGDM, MGPS, FusedPIR, WienerPIR, TunedPIR, FewStep, PosteriorMean,
         DiffPIR, DAPS, DDNM, PiGDM, MMPS, DPS, DDIM, Supervised,
     )
 }  # fmt: skip

@@ -7,8 +7,8 @@ __all__ = ["check_images", "precision_error"]
 import torch
 from torch import nn
 
-from ..priors import LatentPrior, Prior
-from ..problem import InverseProblem, Unconditional
+from .priors import LatentPrior, Prior
+from .problem import InverseProblem, Unconditional
 
 
 def check_images(problem: InverseProblem | Unconditional, prior: Prior) -> None:

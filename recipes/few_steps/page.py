@@ -19,6 +19,10 @@ PHOTOS = f"{STUDY}_photos"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
 DAPS, PAPER = "DAPS", "MGDM (Adam)"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
+FUSED, SHARP = (
+    "FusedPIR",
+    ("motion-blur", "random-motion-blur-hard"),
+)  # and the tasks where it is not WienerPIR
 PRESET = "TunedPIR (photos64)"  # the preset of this prior, where it has a schedule of its own
 # Numbers of denoiser evaluations of the samplers that are tuned for each task.
 BUDGETS = {
@@ -29,7 +33,7 @@ BUDGETS = {
     LINEARIZED: (25,),
 }
 COLOURS = {DIFFPIR: "#D55E00", DDNM: "#E69F00", WIENER: "#009E73", LEARNED: "#0072B2", TRAINED: "#CC79A7"}
-COLOURS |= {DAPS: "#999999", LINEARIZED: "#555555"}
+COLOURS |= {FUSED: "#56B4E9", DAPS: "#999999", LINEARIZED: "#555555"}
 SHOWN = ((DIFFPIR, 8), (DIFFPIR, 25), (LEARNED, 4), (LEARNED, 8), (TRAINED, 4))
 NONLINEAR, PHASE = ("jpeg", "hdr"), "phase-retrieval"
 LINEAR_ONLY = (DDNM, DAPS, LINEARIZED, TRAINED)
@@ -43,6 +47,10 @@ COMPARED = (
     (LEARNED, 8, 8),
     (LEARNED, 4, 4),
     (PRESET, 8, 8),
+    (FUSED, 4, 8),
+    (FUSED, 8, 8),
+    (FUSED, 8, 25),
+    (FUSED, 25, 25),
 )
 COMPARED += tuple((WIENER, count, count) for count in (4, 8, 12, 25, 50))
 
@@ -259,6 +267,8 @@ class Page:
         compared += [(TRAINED, 4, LEARNED, 4), (TRAINED, 4, LEARNED, 8)]
         compared += [(TRAINED, 4, baseline, 25) for baseline in (DDNM, WIENER, DAPS)]
         compared += [(PRESET, 8, DIFFPIR, 8), (PRESET, 8, LEARNED, 8)]
+        compared += [(FUSED, own, DIFFPIR, other) for own, other in ((4, 8), (8, 8), (8, 25), (25, 25))]
+        compared += [(FUSED, 8, TRAINED, 4), (FUSED, 8, WIENER, 8), (FUSED, 25, WIENER, 25)]
         compared += [(WIENER, count, DIFFPIR, count) for count in self.evaluations]
         for task in self.tasks:
             for name, count, baseline, other in compared:

@@ -14,7 +14,7 @@ import tyro
 
 from lavps.benchmark import Benchmark
 from lavps.restoration.presets import read_fronts
-from lavps.samplers import UNBOUND, DiffPIR, FusedPIR, Settings, TunedPIR, WienerPIR
+from lavps.samplers import UNBOUND, DiffPIR, Settings, TunedPIR, WienerPIR
 from lavps.training.crops import RandomCrops
 
 from ..common.pages import write_json
@@ -56,15 +56,15 @@ class Config(run.Config):
         ]
         return super().methods(benchmark, task) + presets
 
-    def learned_methods(self) -> list[Method]:
-        """Return the learned schedules, and the defaults of samplers that are otherwise tuned."""
-        names = {DIFFPIR: DiffPIR, WIENER: WienerPIR, "FusedPIR": FusedPIR}
+    def learned_methods(self, task: str) -> list[Method]:
+        """Return what is not tuned, and the defaults of samplers that are otherwise tuned."""
+        names = {DIFFPIR: DiffPIR, WIENER: WienerPIR}
         defaults = [
             (f"{name} (defaults)", count, Settings(sampler(UNBOUND, num_steps=count)))
             for name, sampler in names.items()
             for count in self.evaluations
         ]
-        return super().learned_methods() + defaults
+        return super().learned_methods(task) + defaults
 
     def run(self) -> None:
         """Measure; ``recipes.few_steps.run --page-only`` puts the tables on its page."""

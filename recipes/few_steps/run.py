@@ -17,6 +17,7 @@ from lavps.benchmark.models import Precision
 from lavps.samplers import (
     UNBOUND,
     DiffPIR,
+    FusedPIR,
     Settings,
     TunedPIR,
     WienerPIR,
@@ -27,11 +28,13 @@ from ..common.scored import Method, Record, Scored
 from .page import (
     BUDGETS,
     DIFFPIR,
+    FUSED,
     LEARNED,
     LINEAR_ONLY,
     NONLINEAR,
     PAPER,
     PHASE,
+    SHARP,
     SHOWN,
     STUDY,
     TRAINED,
@@ -57,6 +60,8 @@ class Config(Scored):
     """Numbers of denoiser evaluations."""
     learned: tuple[int, ...] = (4, 8)
     """Numbers of evaluations of the learned schedules."""
+    fused: tuple[int, ...] = (4, 8, 25)
+    """Numbers of evaluations of FusedPIR, which is not tuned."""
 
     study: ClassVar[str] = STUDY
     budgets: ClassVar[dict[str, tuple[int, ...]]] = BUDGETS
@@ -99,7 +104,7 @@ class Config(Scored):
         records = []
         for task in self.outside:
             benchmark = self.begin(self.study, task)
-            methods = [method for method in self.learned_methods() if method[1] == 4]
+            methods = [method for method in self.learned_methods(task) if method[1] == 4]
             records += self.measured(benchmark, task, methods)
             self.pack(self.study, benchmark, task)
         return records
@@ -132,7 +137,7 @@ class Config(Scored):
         found = [
             (name, count, self.tuned(benchmark, name, count)) for name, count in names if able(name, count)
         ]
-        return found + [method for method in self.learned_methods() if able(*method[:2])]
+        return found + [method for method in self.learned_methods(task) if able(*method[:2])]
 
     def paper_methods(self, task: str) -> list[Method]:
         """Return the paper's MGDM with Adam, with the settings of its lowest LPIPS in the study of the paper."""
@@ -141,10 +146,12 @@ class Config(Scored):
         methods = [Settings.from_dict(min(found, key=lambda r: r["lpips"])["method"])] if found else []
         return [(PAPER, int(method.counts.forwards), method) for method in methods]
 
-    def learned_methods(self) -> list[Method]:
-        """Return the learned schedules, and the few-step model if the prior has one."""
+    def learned_methods(self, task: str) -> list[Method]:
+        """Return what is not tuned for a task: learned schedules, the few-step model of the prior, FusedPIR."""
         found = [(LEARNED, count, Settings(TunedPIR.universal(UNBOUND, count))) for count in self.learned]
-        return found + [(TRAINED, method.num_steps, method) for method in self.few_step()]
+        found += [(TRAINED, method.num_steps, method) for method in self.few_step()]
+        fused = [(FUSED, count, Settings(FusedPIR(UNBOUND, num_steps=count))) for count in self.fused]
+        return found + fused * (task in SHARP)
 
 
 if __name__ == "__main__":

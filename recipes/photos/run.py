@@ -68,6 +68,7 @@ SAMPLERS = (
     Settings(lavps.TunedPIR.universal(UNBOUND, 8)),
 )
 WINDOWS = (64, 32)  # side and overlap
+BLOCKS = {"sr2": 2, "jpeg10": 8}  # side of the blocks of a measurement
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def restored(config: Config, task: str, item: int, lpips: LPIPS) -> list[dict[st
     return [
         {"task": task, "item": item, "method": method, "setting": setting}
         | {"psnr": round(float(psnr(x[None], truth)), 4)}
-        | single_scores(x, truth, lpips)
+        | single_scores(task, x, truth, lpips)
         for method, setting, x in found
     ]
 
@@ -202,7 +203,7 @@ def sampled(config: Config, task: str, item: int, lpips: LPIPS) -> dict[str, Any
         {"task": task, "item": item}
         | {"psnr": round(10 * math.log10(4 / squared_error_of_mean(errors)), 4)}
         | {"psnr_samples": round(float(psnr(posterior.mean, truth)), 4)}
-        | single_scores(posterior.samples[0, 0].clamp(-1, 1), truth, lpips)
+        | single_scores(task, posterior.samples[0, 0].clamp(-1, 1), truth, lpips)
     )
 
 
@@ -233,9 +234,10 @@ def squared_error_of_mean(errors: Tensor) -> float:
     return float(total) / (count * (count - 1))
 
 
-def single_scores(x: Tensor, truth: Tensor, lpips: LPIPS) -> dict[str, float]:
+def single_scores(task: str, x: Tensor, truth: Tensor, lpips: LPIPS) -> dict[str, float]:
     """Return LPIPS and the seams of one image."""
-    ratio = seam_ratio(x, *WINDOWS) / seam_ratio(truth, *WINDOWS)
+    seams, seams_of_truth = (seam_ratio(image, *WINDOWS, BLOCKS.get(task, 1)) for image in (x, truth))
+    ratio = seams / seams_of_truth
     return {"lpips": round(float(lpips(x[None], truth)), 4), "seams": round(ratio, 3)}
 
 

@@ -113,6 +113,22 @@ def test_every_row_of_a_batch_decides_for_itself() -> None:
         assert torch.allclose(plain.samples[row], batch.samples[row], atol=1e-4) == bool(noise[row] >= 1.0)
 
 
+def test_the_level_of_y_is_computed_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*args: object) -> Tensor:
+        calls.append(args)
+        return equivalent_level(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("lavps.samplers.fused.equivalent_level", counted)
+    sampler, problem = lavps.FusedPIR(PRIOR, num_steps=5), simulated(BLUR, 0.05)
+    first = sampler.sample(problem, seed=0).samples
+    assert len(calls) == 1
+    again = [sampler.sample(problem, seed=seed).samples for seed in (1, 0)]  # of a problem with a cache
+    assert torch.equal(again[0], sampler.sample(simulated(BLUR, 0.05), seed=1).samples)
+    assert torch.equal(again[1], first)
+
+
 @pytest.mark.parametrize("noise", [1e-4, 1e-3])
 @pytest.mark.parametrize("operator", [Identity(), BLUR, AveragePool(2)])
 def test_it_keeps_the_measurement_at_low_noise(operator: lavps.operators.Operator, noise: float) -> None:

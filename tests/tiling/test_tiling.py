@@ -212,6 +212,15 @@ def test_a_large_restored_image_has_no_seams() -> None:
     assert (tiled - whole).square().mean() < 1e-3 * whole.square().mean()
 
 
+def test_blocks_of_a_measurement_are_no_seams() -> None:
+    generator = torch.Generator().manual_seed(0)
+    blocks = torch.randn(3, 64, 64, generator=generator).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    assert seam_ratio(blocks, 64, 32) > 3.0
+    assert seam_ratio(blocks, 64, 32, block=4) == pytest.approx(1.0, abs=0.05)
+    windows = torch.randn(3, 8, 8, generator=generator).repeat_interleave(32, 1).repeat_interleave(32, 2)
+    assert seam_ratio(blocks + 2.0 * windows, 64, 32, block=4) > 1.5
+
+
 class _Held:
     """A tensor kept for a backward pass; counts itself as long as it lives."""
 

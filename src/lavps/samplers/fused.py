@@ -88,7 +88,11 @@ class FusedPIR(WienerPIR):
         return self.relaxed(run, x_0, moved, t)
 
     def _level(self, run: Run) -> Tensor:
-        """Return the level r of y, (B,); infinite for rows that are not fused."""
+        """Return the level r of y, (B,); infinite for rows that are not fused; computed once per run."""
+        key = ("level", self.covariance, self.solver_steps, run.noise)
+        return run.measured.cached(key, lambda: self._computed_level(run))
+
+    def _computed_level(self, run: Run) -> Tensor:
         problem, probe = run.measured, run.normal(Purpose.PROBE)
         if not problem.is_linear_gaussian:
             return torch.full((len(problem),), torch.inf, dtype=torch.float64)

@@ -139,20 +139,24 @@ def weighted(parts: Tensor, chunk: Sequence[tuple[int, Window]]) -> Tensor:
     return parts * torch.stack([window.weight for _, window in chunk]).unsqueeze(1).to(parts)
 
 
-def seam_ratio(x: Tensor, window: int, overlap: int) -> float:
+def seam_ratio(x: Tensor, window: int, overlap: int, block: int = 1) -> float:
     """Return the mean difference of neighbours across borders of windows, relative to that elsewhere.
 
     Args:
         x: Images (..., H, W).
         window: Side of a window.
         overlap: Minimum overlap of neighbouring windows.
+        block: Side of the blocks of the measurement: borders of windows are compared with other borders of
+            blocks, at which the measurement itself leaves larger differences. Starts of windows must be
+            multiples of it.
     """
     across, elsewhere = [], []
     for axis in (-2, -1):
         starts = starts_along(x.shape[axis], window, overlap, 0.0)
         borders = {place - 1 for start in starts for place in (start, start + window)}
         steps = x.diff(dim=axis).abs().transpose(axis, -1)
-        at = torch.tensor([place in borders for place in range(steps.shape[-1])])
-        across.append(steps[..., at].flatten())
-        elsewhere.append(steps[..., ~at].flatten())
+        others = set(range(block - 1, steps.shape[-1], block)) - borders
+        for places, found in ((borders, across), (others, elsewhere)):
+            at = [place for place in sorted(places) if 0 <= place < steps.shape[-1]]
+            found.append(steps[..., at].flatten())
     return float(torch.cat(across).mean() / torch.cat(elsewhere).mean())

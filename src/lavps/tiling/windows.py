@@ -150,7 +150,7 @@ def seam_ratio(x: Tensor, window: int, overlap: int, block: int = 1) -> float:
             blocks, at which the measurement itself leaves larger differences. Starts of windows must be
             multiples of it.
     """
-    across, elsewhere = [], []
+    across, elsewhere = list[Tensor](), list[Tensor]()
     for axis in (-2, -1):
         starts = starts_along(x.shape[axis], window, overlap, 0.0)
         borders = {place - 1 for start in starts for place in (start, start + window)}

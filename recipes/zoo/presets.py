@@ -55,12 +55,12 @@ class Config:
     def run(self) -> None:
         """Learn the schedule and write the presets, the last three for fast, balanced and best."""
         longer: list[Sampler] = [WienerPIR(UNBOUND, num_steps=steps) for steps in (25, 100)]
-        fused: list[Sampler] = [FusedPIR(UNBOUND, num_steps=steps) for steps in (25, 100)]
+        fused: list[Sampler] = [FusedPIR(UNBOUND, num_steps=steps) for steps in (EVALUATIONS, 25, 100)]
         short, learned = TunedPIR.universal(UNBOUND, 4), self.learned()
         fronts: dict[str, list[Sampler]] = {
-            "sr2": [short, learned, *fused],
+            "sr2": [short, learned, *fused[1:]],
             "sr4": [short, learned, *longer],
-            "motion-blur": [short, TunedPIR.universal(UNBOUND, EVALUATIONS), *fused],
+            "motion-blur": fused,
             "jpeg": [WienerPIR(UNBOUND, num_steps=EVALUATIONS), *longer],
         }
         entries = [

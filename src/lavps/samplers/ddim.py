@@ -91,9 +91,7 @@ class DenoisingSampler(Sampler):
         """Return the estimate of x_0, E[x_0 | x_t, y] or a draw of it; step counts down to 1, the last."""
 
     @abstractmethod
-    def transition(
-        self, schedule: Schedule, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor
-    ) -> IsotropicGaussian:
+    def transition(self, run: Run, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor) -> IsotropicGaussian:
         """Return the distribution of x_s given x_0 and x_t, s < t."""
 
     def steps(self, run: Run) -> Iterator[Progress]:
@@ -103,7 +101,7 @@ class DenoisingSampler(Sampler):
         for k in range(self.num_steps - run.taken, 0, -1):
             x_0 = self.estimate(run, x, grid[k], k)
             if k > 1:
-                kernel = self.transition(run.prior.schedule, x_0, x, grid[k - 1], grid[k])
+                kernel = self.transition(run, x_0, x, grid[k - 1], grid[k])
                 x = kernel.sample(run.normal(Purpose.DDIM, k))
             yield Progress(grid[k], x_0, state={"x_t": x})
 
@@ -126,11 +124,9 @@ class DDIMSampler(DenoisingSampler):
         """Return D(x_t, t)."""
         return run.prior.denoise(x_t, t)
 
-    def transition(
-        self, schedule: Schedule, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor
-    ) -> IsotropicGaussian:
+    def transition(self, run: Run, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor) -> IsotropicGaussian:
         """Return DDIM's step."""
-        return ddim_step(schedule, x_0, x_t, s, t, self.eta)
+        return ddim_step(run.prior.schedule, x_0, x_t, s, t, self.eta)
 
 
 @dataclass(frozen=True)

@@ -113,15 +113,19 @@ class DataStepSampler(DenoisingSampler):
             measurement_noise=measurement_noise,
         )
 
-    def transition(
-        self, schedule: Schedule, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor
-    ) -> IsotropicGaussian:
-        """Return x_s with a fraction zeta of fresh noise."""
+    def fresh_noise(self, run: Run) -> float | Tensor:
+        """Return the fraction of fresh noise, a number or one per row (B,)."""
+        return self.zeta
+
+    def transition(self, run: Run, x_0: Tensor, x_t: Tensor, s: Tensor, t: Tensor) -> IsotropicGaussian:
+        """Return x_s with a fraction of fresh noise."""
         (alpha_s, sigma_s), (alpha_t, sigma_t) = (
-            tuple(per_sample(c, x_t) for c in schedule.coefficients(time)) for time in (s, t)
+            tuple(per_sample(c, x_t) for c in run.prior.schedule.coefficients(time)) for time in (s, t)
         )
-        kept = (1.0 - self.zeta) ** 0.5 * sigma_s / sigma_t
-        return IsotropicGaussian((alpha_s - kept * alpha_t) * x_0 + kept * x_t, self.zeta**0.5 * sigma_s)
+        zeta = self.fresh_noise(run)
+        zeta = per_sample(zeta, x_t) if isinstance(zeta, Tensor) else zeta
+        kept = (1.0 - zeta) ** 0.5 * sigma_s / sigma_t
+        return IsotropicGaussian((alpha_s - kept * alpha_t) * x_0 + kept * x_t, zeta**0.5 * sigma_s)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 __all__ = ["FusedPIR"]
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -38,8 +38,9 @@ _START, _RANGE = 4.0, 16.0  # first noise level over r; least ratio of the first
 class FusedPIR(WienerPIR):
     """WienerPIR whose denoiser is given the measurement too; no training, no derivative of the denoiser.
 
-    Biased: images are no stationary Gaussian process. The fields are those of :class:`lavps.WienerPIR`, but
-    where x_t and y are fused the last step draws as the others do.
+    Biased: images are no stationary Gaussian process. The fields are those of :class:`lavps.WienerPIR`. Where
+    x_t and y are fused, the last step draws as the others do, and ``fused_zeta`` is the fraction of fresh
+    noise in place of ``zeta``; with more of it samples vary too little.
 
     Example:
         >>> import torch, lavps
@@ -48,6 +49,14 @@ class FusedPIR(WienerPIR):
         >>> lavps.FusedPIR(prior, num_steps=5).sample(problem).trace.forwards
         5.0
     """
+
+    _: KW_ONLY
+    fused_zeta: float = 0.4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.fused_zeta <= 1:
+            raise ValueError(f"fused_zeta must be in [0, 1]: {self}")
 
     def start(self, run: Run) -> tuple[Tensor, Tensor]:
         """Return noise and WienerPIR's times, in rows to fuse those of this module."""
@@ -86,6 +95,11 @@ class FusedPIR(WienerPIR):
         if not bool(sharp.all()):
             moved = torch.where(chosen, moved, self.moved(run, x_0, t, step))
         return self.relaxed(run, x_0, moved, t)
+
+    def fresh_noise(self, run: Run) -> float | Tensor:
+        """Return the fraction of fresh noise."""
+        sharp = self._level(run).isfinite()
+        return torch.where(sharp, self.fused_zeta, self.zeta) if bool(sharp.any()) else self.zeta
 
     def _level(self, run: Run) -> Tensor:
         """Return the level r of y, (B,); infinite for rows that are not fused; computed once per run."""

@@ -147,7 +147,7 @@ class PiGDM(MMPS):
         for k in range(self.num_steps, 0, -1):
             x_0, correction = self.guided(run, x, grid[k])
             if k > 1:
-                kernel = self.transition(schedule, x_0, x, grid[k - 1], grid[k])
+                kernel = self.transition(run, x_0, x, grid[k - 1], grid[k])
                 x = kernel.sample(run.normal(Purpose.DDIM, k))
                 x = x + per_sample(schedule.alpha(grid[k - 1]), x) * correction
             yield Progress(grid[k], x_0 + correction)

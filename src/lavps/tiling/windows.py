@@ -153,10 +153,10 @@ def seam_ratio(x: Tensor, window: int, overlap: int, block: int = 1) -> float:
     across, elsewhere = list[Tensor](), list[Tensor]()
     for axis in (-2, -1):
         starts = starts_along(x.shape[axis], window, overlap, 0.0)
-        borders = {place - 1 for start in starts for place in (start, start + window)}
+        borders = {border - 1 for start in starts for border in (start, start + window)}
         steps = x.diff(dim=axis).abs().transpose(axis, -1)
         others = set(range(block - 1, steps.shape[-1], block)) - borders
-        for places, found in ((borders, across), (others, elsewhere)):
-            at = [place for place in sorted(places) if 0 <= place < steps.shape[-1]]
+        for indices, found in ((borders, across), (others, elsewhere)):
+            at = [index for index in sorted(indices) if 0 <= index < steps.shape[-1]]
             found.append(steps[..., at].flatten())
     return float(torch.cat(across).mean() / torch.cat(elsewhere).mean())

@@ -19,10 +19,8 @@ PHOTOS = f"{STUDY}_photos"
 DIFFPIR, DDNM, WIENER, LINEARIZED = "DiffPIR", "DDNM+", "WienerPIR", "MGDM (linearized)"
 DAPS, PAPER = "DAPS", "MGDM (Adam)"
 LEARNED, TRAINED = "TunedPIR (universal)", "few-step model"
-FUSED, SHARP = (
-    "FusedPIR",
-    ("motion-blur", "random-motion-blur-hard"),
-)  # and the tasks where it is not WienerPIR
+FUSED = "FusedPIR"
+SHARP = ("motion-blur", "random-motion-blur-hard")  # tasks on which FusedPIR differs from WienerPIR
 PRESET = "TunedPIR (photos64)"  # the preset of this prior, where it has a schedule of its own
 # Numbers of denoiser evaluations of the samplers that are tuned for each task.
 BUDGETS = {

@@ -113,6 +113,16 @@ def test_every_row_of_a_batch_decides_for_itself() -> None:
         assert torch.allclose(plain.samples[row], batch.samples[row], atol=1e-4) == bool(noise[row] >= 1.0)
 
 
+def test_its_fraction_of_fresh_noise_is_that_of_fused_rows_alone() -> None:
+    problem = simulated(BLUR, torch.tensor([0.05, 1.0] * 4).reshape(8, 1, 1, 1))
+    less, more = (
+        lavps.FusedPIR(PRIOR, num_steps=4, fused_zeta=z).sample(problem).samples for z in (0.0, 0.9)
+    )
+    assert [torch.equal(less[row], more[row]) for row in range(8)] == [False, True] * 4
+    with pytest.raises(ValueError, match="fused_zeta"):
+        lavps.FusedPIR(PRIOR, fused_zeta=1.5)
+
+
 def test_the_level_of_y_is_computed_once_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
